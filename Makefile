@@ -1,0 +1,32 @@
+PYTHON ?= python3
+BIN := .venv/bin
+# One stamp per set of extras: a second call of any target installs nothing.
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.PHONY: demo test check clean
+
+demo: .venv/installed
+	$(BIN)/fairlead compare local fedavg fedrep fedrep+confree ditto fedora --out runs/demo
+
+test: .venv/installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports --no-cache
+	$(BIN)/mypy
+	$(BIN)/pytest -n 2 --dist worksteal
+
+.venv/bin/python:
+	$(PYTHON) -m venv .venv
+
+# torch goes first, pinned: an unpinned request would pull the accelerator build.
+.venv/installed: .venv/bin/python pyproject.toml constraints.txt
+	$(INSTALL) torch==2.13.0
+	$(INSTALL) --editable .
+	touch $@
+
+.venv/installed-dev: .venv/installed
+	$(INSTALL) --editable '.[dev]'
+	touch $@
+
+clean:
+	rm -rf .venv runs .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,52 @@
+"""What can go wrong, as a tree.
+
+FairleadError
+├── InputError      what the caller gave cannot work: an unknown name, a value out of range, data that does not fit
+├── DataError       a data set is missing or unreadable
+├── EngineError     this engine cannot run this model; the message names one that can
+└── RunError        a run folder is damaged or belongs to other settings
+
+Every message says what came, what was expected and what to do. The command line prints it as one sentence and exits
+with code 2; no traceback.
+"""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class FairleadError(Exception):
+    """The root of everything the library raises on purpose."""
+
+
+class InputError(FairleadError, ValueError):
+    """What the caller gave cannot work."""
+
+
+class DataError(FairleadError):
+    """A data set is missing or unreadable."""
+
+
+class EngineError(FairleadError):
+    """This engine cannot run this model."""
+
+
+class RunError(FairleadError):
+    """A run folder is damaged or belongs to other settings."""
+
+
+def require(condition: bool, message: str) -> None:
+    """Check at the front door: raise `InputError(message)` unless the condition holds."""
+    if not condition:
+        raise InputError(message)
+
+
+def nearest(name: str, valid: Iterable[str]) -> str:
+    """The hint that ends an unknown-name message.
+
+    >>> nearest("fedrpe", ["fedavg", "fedrep"])
+    "did you mean 'fedrep'? Valid: fedavg, fedrep"
+    """
+    names = sorted(valid)
+    close = get_close_matches(name, names, n=1, cutoff=0.5)
+    listing = f"Valid: {', '.join(names)}"
+    return f"did you mean '{close[0]}'? {listing}" if close else listing

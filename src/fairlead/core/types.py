@@ -1,0 +1,97 @@
+"""The few types everything else is made of.
+
+Shape letters: N clients, C in the cohort (or in one chunk of it), D numbers in a model's vector, B batch, K classes.
+A state, a message and a reply are each a `Named`: a plain dict of tensors with the client axis first. What is the same
+for everybody has one row and broadcasts; a number per client has shape (C, 1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from fairlead.core.layout import Layout
+    from fairlead.core.task import Task
+
+Named = dict[str, Tensor]
+
+
+class Cohort(NamedTuple):
+    """Who took part in a round."""
+
+    ids: Tensor  # (C,) client ids, ascending
+    weights: Tensor  # (C,) shares in a weighted mean; they sum to one
+    clients: int  # N
+    round: int
+    seed: int  # the run's; a stage that draws derives its stream from (seed, round)
+
+
+class Server(NamedTuple):
+    """A server, or one stage of it: rows in, rows out.
+
+    One row out is for everybody; N rows out are addressed by client id. `chain` puts stages one after another.
+    """
+
+    init: Callable[[Named, Named, int], tuple[Named, Named]]  # first message, greetings (N rows), N -> state, message
+    update: Callable[[Named, Named, Cohort], tuple[Named, Named]]  # state, rows, cohort -> state, rows
+
+
+class Method(NamedTuple):
+    """A federated method: what a client does, what it deploys, and the server it was published with.
+
+    `server` is a function of the stage that averages, so that any other aggregation can take its place; a method that
+    averages nothing sets `average` to None. `wrap` turns the user's module into the one the method trains (two heads,
+    a residual pair), so a deployed model is always one vector of one module.
+    """
+
+    init: Callable[[Tensor, Layout], tuple[Named, Named]]  # (1, D) -> clients' first state, first message
+    client: Callable[[Named, Named, Task], tuple[Named, Named]]  # states, messages, data -> states, replies
+    personal: Callable[[Named, Named, Task], Tensor]  # states, messages, data -> (C, D) models to deploy
+    server: Callable[[Server], Server]  # the stage that averages -> the whole server
+    average: Server | None
+    hello: Callable[[Task], Named] | None = None  # what every client sends once, before the first round
+    wrap: Callable[[nn.Module], nn.Module] | None = None
+
+
+@dataclass(frozen=True)
+class Split:
+    """Samples of all clients, client after client, so that one client's data is a view.
+
+    >>> s = Split(torch.arange(5.0)[:, None], torch.tensor([0, 1, 0, 1, 1]), torch.tensor([0, 2, 5]))
+    >>> s.client(1)[1].tolist(), s.sizes.tolist()
+    ([0, 1, 1], [2, 3])
+    """
+
+    x: Tensor  # (samples, ...)
+    y: Tensor  # (samples,)
+    starts: Tensor  # (N + 1,) int64; client k owns rows starts[k] to starts[k + 1]
+
+    @property
+    def sizes(self) -> Tensor:
+        """Samples per client, (N,)."""
+        return self.starts.diff()
+
+    def client(self, k: int) -> tuple[Tensor, Tensor]:
+        """Client k's own samples, as views."""
+        a, b = int(self.starts[k]), int(self.starts[k + 1])
+        return self.x[a:b], self.y[a:b]
+
+
+@dataclass(frozen=True)
+class Federation:
+    """Every client's train, validation and test samples; what a scenario builds and an engine trains on."""
+
+    train: Split
+    validation: Split
+    test: Split
+    classes: tuple[str, ...]
+
+    @property
+    def clients(self) -> int:
+        """N."""
+        return len(self.train.starts) - 1
