@@ -1,0 +1,31 @@
+"""Data sets, ways to divide them among clients, and scenarios that do both.
+
+from fairlead.data import scenario
+federation = scenario("rotated-digits", clients=6).build(seed=0)
+"""
+
+from fairlead.data.partition import by_column, dirichlet, from_flwr, iid, like, pathological, quantity
+from fairlead.data.presets import ABOUT, PRESETS, scenario
+from fairlead.data.scenario import Scenario, describe
+from fairlead.data.shift import rotate
+from fairlead.data.source import Source, from_tensors
+from fairlead.data.sources import load
+
+__all__ = [
+    "ABOUT",
+    "PRESETS",
+    "Scenario",
+    "Source",
+    "by_column",
+    "describe",
+    "dirichlet",
+    "from_flwr",
+    "from_tensors",
+    "iid",
+    "like",
+    "load",
+    "pathological",
+    "quantity",
+    "rotate",
+    "scenario",
+]

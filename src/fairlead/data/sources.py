@@ -1,0 +1,71 @@
+"""Find a data set by its name or path."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from fairlead.core.errors import DataError, InputError, nearest
+from fairlead.data.images import KNOWN, part_files, read_folder, read_hub
+from fairlead.data.source import Source, from_tensors
+from fairlead.data.tables import read_table
+
+
+def load(
+    data: str | Path = "digits",
+    data_dir: str | Path | None = None,
+    label: str | None = None,
+    column: str | None = None,
+) -> Source:
+    """Load a data set.
+
+    `data` is "digits" (comes with scikit-learn), the name of a folder inside `data_dir` in Hugging Face layout, the
+    path of such a folder, a `.csv` or `.parquet` file of numbers, a name in `KNOWN`, or an `owner/name` on the hub.
+
+    >>> load("digits").raw.shape
+    torch.Size([1797, 1, 8, 8])
+    """
+    name, path = str(data), Path(data)
+    if name == "digits":
+        return _digits()
+    if path.suffix in (".csv", ".parquet"):
+        return read_table(path, label, column)
+    if data_dir is not None:
+        return _from_folder(name, Path(data_dir), label)
+    if "/" in name and path.is_dir():
+        return _from_folder(path.resolve().name, path.resolve().parent, label)
+    if name in KNOWN:
+        hub = KNOWN[name].hub
+        if hub is None:
+            raise DataError(f"{name} is on no hub: say --data-dir DIR, where DIR/{name} holds its train-*.parquet")
+        return read_hub(name, hub, label)
+    if name.count("/") == 1 and not path.is_absolute() and not name.startswith((".", "~")):
+        return read_hub(name, name, label)
+    if "/" in name:
+        raise DataError(f"no folder {name}; check the path")
+    raise InputError(
+        f"unknown data set '{name}'; {nearest(name, ['digits', *KNOWN])}, a path to a .csv or .parquet file, "
+        "or a folder inside --data-dir DIR"
+    )
+
+
+def _digits() -> Source:
+    """The 1,797 hand-written digits of 8x8 pixels that scikit-learn carries."""
+    from sklearn.datasets import load_digits
+
+    bunch = load_digits()
+    x = torch.from_numpy(bunch.images.astype(np.float32) / 16)[:, None]
+    return from_tensors(x, torch.from_numpy(bunch.target.astype(np.int64)), name="digits")
+
+
+def _from_folder(name: str, data_dir: Path, label: str | None) -> Source:
+    if part_files(data_dir / name):
+        return read_folder(name, data_dir / name, label)
+    if not data_dir.is_dir():
+        raise DataError(f"the data folder {data_dir} does not exist; check --data-dir")
+    there = sorted(p.name for p in data_dir.iterdir() if p.is_dir() and part_files(p))
+    listing = f"it holds: {', '.join(there)}" if there else "it holds no data sets"
+    advice = "; leave out --data-dir to fetch it from the hub" if name in KNOWN and KNOWN[name].hub else ""
+    raise DataError(f"no {name}/train-*.parquet in {data_dir}; {listing}{advice}")
