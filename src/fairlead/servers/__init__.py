@@ -1,0 +1,59 @@
+"""Servers, built from stages: `chain(clip(bound=10.0), confree(c=0.5), step())`.
+
+`STAGES` is the catalogue of stages that can take the place of the average in any method.
+"""
+
+from collections.abc import Callable
+
+from fairlead.core.types import Server
+from fairlead.servers.compose import chain, no_state, per_name, reduce
+from fairlead.servers.confree import confree
+from fairlead.servers.mean import mean, uniform
+from fairlead.servers.propagation import propagation
+from fairlead.servers.robust import cagrad, clip, krum, median, pcgrad, trimmed
+from fairlead.servers.step import step
+from fairlead.servers.usual import averaging, over_everybody, silent
+
+STAGES: dict[str, Callable[..., Server]] = {
+    "mean": mean,
+    "uniform": uniform,
+    "confree": confree,
+    "pcgrad": pcgrad,
+    "cagrad": cagrad,
+    "median": median,
+    "trimmed": trimmed,
+    "krum": krum,
+    "clip": clip,
+}
+
+# Stages that give as many rows as they take; all others end in one.
+ROW_BY_ROW = {"clip"}
+
+
+def reduces(name: str) -> bool:
+    """Whether a stage of the catalogue ends in one row for everybody."""
+    return name not in ROW_BY_ROW
+
+
+__all__ = [
+    "STAGES",
+    "averaging",
+    "cagrad",
+    "chain",
+    "clip",
+    "confree",
+    "krum",
+    "mean",
+    "median",
+    "no_state",
+    "over_everybody",
+    "pcgrad",
+    "per_name",
+    "propagation",
+    "reduce",
+    "reduces",
+    "silent",
+    "step",
+    "trimmed",
+    "uniform",
+]

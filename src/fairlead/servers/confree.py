@@ -1,0 +1,25 @@
+"""ConFREE as a stage; the mathematics is in `fairlead.functional.confree`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fairlead import functional
+from fairlead.core.errors import nearest, require
+from fairlead.core.types import Server
+from fairlead.servers.compose import reduce
+
+
+def confree(*, c: float = 0.5, variant: str = "paper", blocks: Sequence[int] | None = None) -> Server:
+    """The change that serves every client: conflicts projected away, then the worst-served client helped most.
+
+    ConFREE (Zheng et al., AAAI 2025), Algorithm 1, lines 8 to 14, in place of the mean. Each named entry is treated by
+    itself and every client counts the same. `c` in (0, 1) is how far the change may leave the guidance vector;
+    `variant` and `blocks` (for the released code's arithmetic) are those of `fairlead.functional.confree`.
+    """
+    require(0 < c < 1, f"confree: c must lie in (0, 1), got {c}; the paper starts its search at 0.5")
+    variants = ("paper", "released")
+    require(variant in variants, f"confree: unknown variant '{variant}'; {nearest(variant, variants)}")
+    return reduce(
+        lambda rows, cohort: functional.confree(rows, c, variant, blocks=blocks, seed=(cohort.seed, cohort.round))
+    )
