@@ -1,0 +1,37 @@
+"""What everything else leans on: types, layout, local training, seeds, errors."""
+
+from fairlead.core.batches import Batch
+from fairlead.core.errors import DataError, EngineError, FairleadError, InputError, RunError, nearest, require
+from fairlead.core.layout import Layout, Part
+from fairlead.core.network import Loss, Network
+from fairlead.core.seeds import draw_key, stream
+from fairlead.core.states import States, take
+from fairlead.core.task import Task, Training
+from fairlead.core.types import Cohort, Federation, Method, Named, Server, Split
+
+__all__ = [
+    "Batch",
+    "Cohort",
+    "DataError",
+    "EngineError",
+    "FairleadError",
+    "Federation",
+    "InputError",
+    "Layout",
+    "Loss",
+    "Method",
+    "Named",
+    "Network",
+    "Part",
+    "RunError",
+    "Server",
+    "Split",
+    "States",
+    "Task",
+    "Training",
+    "draw_key",
+    "nearest",
+    "require",
+    "stream",
+    "take",
+]

@@ -1,0 +1,107 @@
+"""Names to methods: `parse("fedrep+confree")` builds the method and the stage that averages for it.
+
+A name is a method, then stages after plus signs: `ft` wraps the method, the others act on what it averages, in the
+order written. Keywords come from the factories' own signatures.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, get_type_hints
+
+from pydantic import TypeAdapter, ValidationError
+
+from fairlead.core import InputError, Method, Server, nearest, require
+from fairlead.methods import METHODS, WRAPPERS
+from fairlead.servers import STAGES, chain, reduces
+
+Options = Mapping[str, Mapping[str, Any]]
+
+
+class Entry(NamedTuple):
+    """A method ready to run, and the stage that takes the place of its averaging, if any."""
+
+    method: Method
+    average: Server | None
+
+
+def parse(name: str, options: Options | None = None) -> Entry:
+    """The method and averaging stage of a name such as `fedavg`, `fedavg+ft` or `fedrep+clip+confree`.
+
+    >>> parse("fedavg+median").average is None
+    False
+    """
+    options = options or {}
+    base, *extras = name.split("+")
+    if base not in METHODS:
+        raise InputError(f"method '{base}' is unknown; {nearest(base, METHODS)}")
+    method: Method = call(base, METHODS[base], options)
+    stages: list[Server] = []
+    ends_in_one_row = False
+    for extra in extras:
+        if extra in WRAPPERS:
+            method = call(extra, WRAPPERS[extra], options, method)
+        elif extra in STAGES:
+            require(method.average is not None, f"{name}: {base} averages nothing, so +{extra} has nothing to replace")
+            require(not ends_in_one_row, f"{name}: +{extra} comes after a stage that leaves one row; put it before")
+            stages.append(call(extra, STAGES[extra], options))
+            ends_in_one_row = reduces(extra)
+        else:
+            raise InputError(f"stage '+{extra}' of {name} is unknown; {nearest(extra, [*STAGES, *WRAPPERS])}")
+    if not stages:
+        return Entry(method, None)
+    if not ends_in_one_row and method.average is not None:
+        stages.append(method.average)
+    return Entry(method, chain(*stages) if len(stages) > 1 else stages[0])
+
+
+def call(name: str, factory: Callable[..., Any], options: Options, *args: object) -> Any:
+    """Call a factory with its options, each checked against the signature's type."""
+    keywords = keywords_of(factory)
+    hints = get_type_hints(factory)
+    chosen = {}
+    for key, value in options.get(name, {}).items():
+        if key not in keywords:
+            known = nearest(key, keywords) if keywords else f"{name} has none"
+            raise InputError(f"option '{name}.{key}' is unknown; {known}")
+        try:
+            chosen[key] = TypeAdapter(hints[key]).validate_python(value)
+        except ValidationError as error:
+            reason = error.errors()[0]["msg"]
+            raise InputError(f"option {name}.{key}={value}: {reason}; the default is {keywords[key]}") from error
+    return factory(*args, **chosen)
+
+
+def keywords_of(factory: Callable[..., Any]) -> dict[str, Any]:
+    """A factory's keywords and their defaults."""
+    parameters = inspect.signature(factory).parameters.values()
+    return {p.name: p.default for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
+
+
+def check_options(options: Options) -> None:
+    """Refuse options for names that do not exist at all."""
+    known = {*METHODS, *STAGES, *WRAPPERS}
+    for name in options:
+        if name not in known:
+            raise InputError(f"--set {name}...: '{name}' is no method or stage; {nearest(name, known)}")
+
+
+class About(NamedTuple):
+    """What a method's docstring says of it."""
+
+    name: str
+    title: str  # name, citation and one line of what it is
+    cost: str
+    keywords: dict[str, Any]
+    text: str
+
+
+def about(name: str) -> About:
+    """A method or stage, described by its own docstring."""
+    factory: Callable[..., Any] = {**STAGES, **WRAPPERS, **METHODS}[name]
+    # A method's story is its module's docstring; a stage shares its module with others and tells its own.
+    text = inspect.getdoc(factory if name in STAGES else sys.modules[factory.__module__]) or ""
+    cost = text.partition("\nCost: ")[2].partition("\n")[0]
+    return About(name, text.partition("\n")[0], cost, keywords_of(factory), text)

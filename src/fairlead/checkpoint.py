@@ -1,0 +1,110 @@
+"""Named tensors to disk and back, never half written."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+
+from fairlead.core import Named, RunError, States
+from fairlead.federate import Snapshot
+
+FORMAT = "1"
+
+
+def atomically(path: Path, write: Callable[[Path], object]) -> None:
+    """Write beside the file, flush to the disk, then swap: a reader sees the old file or the new one, whole."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        write(temporary)
+        with temporary.open("rb+") as file:
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_json(path: Path, value: object) -> None:
+    """Readable JSON; a NaN is refused rather than written as something no other reader takes."""
+    text = json.dumps(value, indent=2, allow_nan=False) + "\n"
+    atomically(path, lambda p: p.write_text(text, encoding="utf-8"))
+
+
+def read_json(path: Path) -> Any:
+    """What `write_json` wrote."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise RunError(f"{path} is missing; expected a run folder that fairlead wrote") from error
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise RunError(f"{path} is not valid JSON ({error}); restore it or start the run anew in another --out") from error
+
+
+def write_table(path: Path, columns: dict[str, list[Any]]) -> None:
+    """A parquet file with these columns."""
+    atomically(path, lambda p: pq.write_table(pa.table(columns), p))
+
+
+def read_table(path: Path) -> dict[str, list[Any]]:
+    """What `write_table` wrote."""
+    try:
+        table: dict[str, list[Any]] = pq.read_table(path).to_pydict()
+    except (OSError, pa.ArrowInvalid) as error:
+        raise RunError(f"{path} cannot be read ({error}); start the run anew in another --out") from error
+    return table
+
+
+def write_tensors(path: Path, tensors: Named, **facts: str) -> None:
+    """A safetensors file; `facts` go into its header."""
+    whole = {n: x.contiguous() for n, x in tensors.items()}
+    atomically(path, lambda p: save_file(whole, p, metadata={"format": FORMAT, **facts}))
+
+
+def read_tensors(path: Path) -> tuple[Named, dict[str, str]]:
+    """What `write_tensors` wrote: tensors and facts."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            facts = file.metadata() or {}
+            tensors = {n: file.get_tensor(n) for n in file.keys()}  # noqa: SIM118 - not a dict
+    except FileNotFoundError as error:
+        raise RunError(f"{path} is missing; nothing to go on from") from error
+    except (SafetensorError, OSError) as error:
+        raise RunError(
+            f"{path} is corrupt ({error}); delete that file to train this run anew, or restore a copy"
+        ) from error
+    if facts.get("format") != FORMAT:
+        raise RunError(f"{path} has format {facts.get('format')}, expected {FORMAT}; it was written by another version")
+    return tensors, facts
+
+
+def save_snapshot(path: Path, snapshot: Snapshot) -> None:
+    """Everything the rest of the run depends on, in one file."""
+    rooms = {"state": snapshot.states.save(), "server": snapshot.server, "message": snapshot.message, "best": snapshot.best}
+    tensors = {f"{room}/{n}": x for room, rows in rooms.items() for n, x in rows.items()}
+    write_tensors(path, tensors, round=str(snapshot.round))
+
+
+def load_snapshot(path: Path, clients: int, first_state: Named) -> Snapshot:
+    """Take back what `save_snapshot` wrote; `first_state` is what clients that never took part still have."""
+    tensors, facts = read_tensors(path)
+    rooms: dict[str, Named] = {"state": {}, "server": {}, "message": {}, "best": {}}
+    for name, x in tensors.items():
+        room, _, n = name.partition("/")
+        rooms[room][n] = x
+    states = States(clients, first_state)
+    states.load(rooms["state"])
+    return Snapshot(int(facts["round"]), states, rooms["server"], rooms["message"], rooms["best"])
+
+
+def torch_version() -> str:
+    """The version numbers depend on most."""
+    return str(torch.__version__)

@@ -1,0 +1,52 @@
+"""Dropout whose mask is a function of (key, position), so that every engine drops the same units.
+
+PyTorch's own dropout draws from one generator per process: two worker threads would take from it in whatever order
+they run. Here the mask is a hash of the client's key for this step and the unit's position in the batch.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+_WORD = 0xFFFFFFFF
+
+
+def hash_uniform(key: Tensor, count: int) -> Tensor:
+    """`count` numbers in [0, 1) from a key; two rounds of multiply-and-shift mixing on 32-bit words."""
+    x = (torch.arange(count) * 0x9E3779B1 + key) & _WORD
+    for shift, factor in ((16, 0x21F0AAAD), (15, 0x735A2D97)):
+        x = ((x ^ (x >> shift)) * factor) & _WORD
+    return ((x ^ (x >> 15)) & 0xFFFFFF).to(torch.get_default_dtype()) / 2**24
+
+
+class KeyedDropout(nn.Module):
+    """Drops single units, or with `channels` whole feature maps, by `key`; the identity when evaluating."""
+
+    key: Tensor
+
+    def __init__(self, p: float, salt: int, channels: bool) -> None:
+        super().__init__()
+        self.p, self.salt, self.channels = p, salt, channels
+        self.register_buffer("key", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Scale what is kept by 1/(1 - p), as `nn.Dropout` does."""
+        if not self.training or self.p == 0:
+            return x
+        shape = torch.Size((*x.shape[:2], *(1 for _ in x.shape[2:]))) if self.channels else x.shape
+        keep = hash_uniform(self.key + self.salt * 0x85EBCA6B, shape.numel())
+        return x * (keep.view(shape) >= self.p) / (1 - self.p)
+
+
+def keyed(module: nn.Module) -> list[KeyedDropout]:
+    """Replace every dropout layer in place by a keyed one; returns them, in the module's order."""
+    found: list[KeyedDropout] = []
+    for parent in list(module.modules()):
+        for name, child in parent.named_children():
+            if isinstance(child, nn.Dropout | nn.Dropout1d | nn.Dropout2d | nn.Dropout3d):
+                twin = KeyedDropout(child.p, len(found), channels=not isinstance(child, nn.Dropout))
+                twin.train(child.training)
+                setattr(parent, name, twin)
+                found.append(twin)
+    return found

@@ -1,0 +1,132 @@
+"""`Layout` alone knows the names inside a model's vector.
+
+Trainable parameters come first, in the module's own order; floating-point buffers (running means, say) follow, so that
+averaging, saving and sending a model treats them alike and a gradient step leaves them alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from fairlead.core.errors import require
+
+NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm)
+
+
+@dataclass(frozen=True)
+class Slot:
+    """Where one named tensor lives in the vector."""
+
+    name: str
+    shape: torch.Size
+    start: int
+    stop: int
+
+
+class Part:
+    """Some of a vector's columns: `rows[:, part.columns]` reads or writes them.
+
+    `names` are the trainable parameters among them, which is what `Task.descend(only=...)` moves.
+    """
+
+    def __init__(self, slots: list[Slot], trainable: int) -> None:
+        self.names = tuple(s.name for s in slots if s.start < trainable)
+        self.size = sum(s.stop - s.start for s in slots)
+        touching = all(a.stop == b.start for a, b in zip(slots, slots[1:], strict=False))
+        # A slice where possible: it reads as a view, where an index would copy.
+        self.columns: slice | Tensor = (
+            slice(slots[0].start, slots[-1].stop)
+            if slots and touching
+            else torch.cat([torch.arange(s.start, s.stop) for s in slots] or [torch.arange(0)])
+        )
+
+
+class Layout:
+    """The map between a module and its vector.
+
+    >>> layout = Layout(nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 2)))
+    >>> layout.size, layout.head.names, layout.body.size
+    (17, ('2.weight', '2.bias'), 9)
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self.slots: dict[str, Slot] = {}
+        self.size = 0
+        for name, tensor in module.named_parameters():
+            require(tensor.is_floating_point(), f"model: parameter {name} is {tensor.dtype}; floating point is needed")
+            self._add(name, tensor)
+        self.trainable = self.size
+        require(self.trainable > 0, "model: no parameters to train; give a module with at least one")
+        for name, tensor in module.named_buffers():
+            if tensor.is_floating_point():
+                self._add(name, tensor)
+        self.parameter_names = tuple(n for n, s in self.slots.items() if s.start < self.trainable)
+        owners = dict.fromkeys(n.rpartition(".")[0] for n in self.parameter_names)
+        #: One part per module that owns parameters, in order: what papers call the layers.
+        self.layers: dict[str, Part] = {o: self.part(o) for o in owners}
+        head = getattr(module, "head_name", None) or list(owners)[-1]
+        #: The last layer, or what the module's `head_name` says; the body is everything else.
+        self.head_name: str = head
+        self.head = self.part(head)
+        self.body = self.rest(head)
+        norms = [n for n, m in module.named_modules() if isinstance(m, NORMS)]
+        self.norms = self.part(*norms)
+
+    def _add(self, name: str, tensor: Tensor) -> None:
+        self.slots[name] = Slot(name, tensor.shape, self.size, self.size + tensor.numel())
+        self.size += tensor.numel()
+
+    def part(self, *prefixes: str) -> Part:
+        """The columns of the modules or tensors with these names."""
+        return Part([s for s in self.slots.values() if _under(s.name, prefixes)], self.trainable)
+
+    def rest(self, *prefixes: str) -> Part:
+        """Every column that `part` with the same names leaves out."""
+        return Part([s for s in self.slots.values() if not _under(s.name, prefixes)], self.trainable)
+
+    def join(self, *pieces: tuple[Part, Tensor]) -> Tensor:
+        """Whole rows from parts that together cover the vector: `join((body, b), (head, h))`."""
+        rows = max(len(values) for _, values in pieces)
+        out = pieces[0][1].new_empty(rows, self.size)
+        require(sum(p.size for p, _ in pieces) == self.size, "layout: the parts to join do not cover the model")
+        for part, values in pieces:
+            out[:, part.columns] = values
+        return out
+
+    def read(self, module: nn.Module) -> Tensor:
+        """The module's current values as one row, (1, D)."""
+        tensors = dict(module.named_parameters()) | dict(module.named_buffers())
+        return torch.cat([tensors[name].detach().reshape(-1) for name in self.slots])[None].clone()
+
+    def write(self, row: Tensor, module: nn.Module) -> nn.Module:
+        """Copy one row (D,) into the module, in place, and return it: a model to deploy."""
+        tensors = dict(module.named_parameters()) | dict(module.named_buffers())
+        with torch.no_grad():
+            for name, value in self.views(row):
+                tensors[name].copy_(value)
+        return module
+
+    def views(self, row: Tensor) -> Iterator[tuple[str, Tensor]]:
+        """Each named tensor as a view of the row (D,)."""
+        for slot in self.slots.values():
+            yield slot.name, row[slot.start : slot.stop].view(slot.shape)
+
+    def stacked(self, rows: Tensor) -> dict[str, Tensor]:
+        """Each named tensor as a view of the rows, (C, *shape)."""
+        return {s.name: rows[:, s.start : s.stop].view(-1, *s.shape) for s in self.slots.values()}
+
+    def per_layer(self, scores: Tensor) -> Tensor:
+        """Spread one number per layer, (C, L), over the columns of that layer, (C, D); buffers get zero."""
+        out = scores.new_zeros(len(scores), self.size)
+        for i, part in enumerate(self.layers.values()):
+            out[:, part.columns] = scores[:, i : i + 1]
+        return out
+
+
+def _under(name: str, prefixes: tuple[str, ...]) -> bool:
+    return any(p == "" or name == p or name.startswith(p + ".") for p in prefixes)
+

@@ -1,0 +1,128 @@
+"""How a gradient is computed: plain autograd for one row, `torch.func.vmap` for many.
+
+A `Network` is one worker's private copy of the module. Private, because both ways rebind the module's tensors: two
+threads sharing one module would corrupt each other, silently when shapes agree.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+
+from fairlead.core.batches import Batch
+from fairlead.core.dropout import keyed
+from fairlead.core.errors import EngineError
+from fairlead.core.layout import Layout, Part
+from fairlead.core.types import Named
+
+Loss = Callable[[nn.Module, Batch, Named], Tensor]  # module under the current parameters, batch, given rows -> ()
+Output = Callable[[nn.Module, Tensor], Tensor]  # module under the current parameters, (B, ...) -> (B, ...)
+
+
+class _Call(nn.Module):
+    """Lets a plain function run with swapped parameters: `functional_call` only knows modules."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, f: Callable[..., Tensor], *args: object) -> Tensor:
+        return f(self.module, *args)
+
+
+class Network:
+    """A module and its layout, able to differentiate a loss at any rows."""
+
+    def __init__(self, module: nn.Module, layout: Layout) -> None:
+        self.module = copy.deepcopy(module)
+        self.layout = layout
+        self._dropouts = keyed(self.module)
+        names = {m: n for n, m in self.module.named_modules()}
+        self._key_names = [f"module.{names[d]}.key" for d in self._dropouts]
+        self._call = _Call(self.module)
+        self._tensors = dict(self.module.named_parameters()) | dict(self.module.named_buffers())
+        self._bound = 0
+        self._learning: tuple[str, ...] | None = None
+
+    def check_stackable(self) -> None:
+        """Refuse what many rows at once would get wrong."""
+        for name, m in self.module.named_modules():
+            if isinstance(m, nn.modules.batchnorm._BatchNorm):
+                raise EngineError(
+                    f"engine 'vectorised' cannot train {type(m).__name__} '{name}': its batch statistics would mix in "
+                    "the padding of clients of other sizes; use --engine threads or loop, or GroupNorm in the model"
+                )
+
+    def gradient(
+        self, rows: Tensor, batch: Batch, loss: Loss, *, only: Part | None = None, given: Named, out: Tensor | None = None
+    ) -> Tensor:
+        """Each row's gradient on its own client's batch, (C, D); zero outside `only` and on buffers."""
+        names = self.layout.parameter_names if only is None else only.names
+        if out is None:
+            out = torch.zeros_like(rows)
+        self.module.train()
+        pieces = (self._gradient_of_one if len(rows) == 1 else self._gradient_of_many)(rows, batch, loss, names, given)
+        slots = [self.layout.slots[n] for n in names]
+        flat = [g.reshape(len(rows), -1) for g in pieces]
+        if slots and slots[-1].stop - slots[0].start == sum(f.shape[1] for f in flat):
+            torch.cat(flat, 1, out=out[:, slots[0].start : slots[-1].stop])
+        else:
+            for slot, f in zip(slots, flat, strict=True):
+                out[:, slot.start : slot.stop] = f
+        return out
+
+    def _gradient_of_one(
+        self, rows: Tensor, batch: Batch, loss: Loss, names: tuple[str, ...], given: Named
+    ) -> list[Tensor]:
+        self._bind(rows[0], names)
+        for dropout in self._dropouts:
+            dropout.key.copy_(batch.key[0])
+        weight = None if batch.weight is None else batch.weight[0]
+        one = Batch(batch.x[0], batch.y[0], batch.key[0], weight)
+        with torch.enable_grad():
+            value = loss(self.module, one, {n: g[0] for n, g in given.items()})
+        leaves = [self._tensors[n] for n in names]
+        found = torch.autograd.grad(value, leaves, allow_unused=True)
+        return [torch.zeros_like(p) if g is None else g for g, p in zip(found, leaves, strict=True)]
+
+    def _gradient_of_many(
+        self, rows: Tensor, batch: Batch, loss: Loss, names: tuple[str, ...], given: Named
+    ) -> list[Tensor]:
+        stacked = {f"module.{n}": t for n, t in self.layout.stacked(rows).items()}
+        moving = {f"module.{n}": stacked.pop(f"module.{n}") for n in names}
+
+        def value(moving: Named, fixed: Named, x: Tensor, y: Tensor, key: Tensor, weight: Tensor | None, given: Named) -> Tensor:
+            keys = dict.fromkeys(self._key_names, key)
+            return functional_call(self._call, moving | fixed | keys, (loss, Batch(x, y, key, weight), given))
+
+        expanded = {n: g.expand(len(rows), *g.shape[1:]) for n, g in given.items()}
+        dims = (0, 0, 0, 0, 0, None if batch.weight is None else 0, 0)
+        found = vmap(grad(value), in_dims=dims)(moving, stacked, batch.x, batch.y, batch.key, batch.weight, expanded)
+        return [found[f"module.{n}"] for n in names]
+
+    def outputs(self, rows: Tensor, x: Tensor, f: Output) -> Tensor:
+        """What `f` makes of each client's samples under its own row, evaluating, (C, B, ...) -> (C, B, ...)."""
+        self.module.eval()
+        with torch.no_grad():
+            if len(x) == 1:
+                self._bind(rows[0], None)
+                return f(self.module, x[0])[None]
+            stacked = {f"module.{n}": t for n, t in self.layout.stacked(rows.expand(len(x), -1)).items()}
+            return vmap(lambda tensors, x: functional_call(self._call, tensors, (f, x)))(stacked, x)
+
+    def _bind(self, row: Tensor, learning: tuple[str, ...] | None) -> None:
+        """Make the module's tensors views of the row, so a step on the row is a step of the module."""
+        if row.data_ptr() != self._bound or not row.is_contiguous():
+            row = row.contiguous()
+            for name, view in self.layout.views(row):
+                self._tensors[name].data = view
+            self._bound = row.data_ptr()
+        if learning is not None and learning != self._learning:
+            chosen = set(learning)
+            for name in self.layout.parameter_names:
+                self._tensors[name].requires_grad_(name in chosen)
+            self._learning = learning

@@ -1,0 +1,238 @@
+"""A chunk of clients' data, bound to the model and the loss: all a method needs to train."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from fairlead.core.batches import Batch, gather, schedule
+from fairlead.core.errors import InputError, require
+from fairlead.core.layout import Layout, Part
+from fairlead.core.network import Loss, Network, Output
+from fairlead.core.types import Federation, Named, Split
+
+Criterion = Callable[[Tensor, Tensor], Tensor]  # outputs, targets -> one loss per sample
+SplitName = Literal["train", "validation", "test"]
+
+per_sample_cross_entropy: Criterion = partial(cross_entropy, reduction="none")
+
+# Samples evaluated at once: bounds the memory of activations whatever a client's test set.
+EVALUATION_BLOCK = 1024
+
+
+@dataclass(frozen=True)
+class Training:
+    """How every client trains in a round; the same for all methods of a comparison, LOCAL included."""
+
+    lr: float = 0.05
+    epochs: int = 1
+    steps: int | None = None  # exactly so many batches, in place of whole epochs
+    batch_size: int = 32
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    schedule: Literal["constant", "cosine", "exponential"] = "constant"
+    decay: float = 0.99  # per round, of the exponential schedule
+    rounds: int = 1  # over which the cosine falls to zero
+    criterion: Criterion = field(default=per_sample_cross_entropy, repr=False)
+
+    def __post_init__(self) -> None:
+        require(self.lr > 0, f"lr must be > 0, got {self.lr}; try 0.01")
+        require(self.epochs >= 1, f"epochs must be >= 1, got {self.epochs}")
+        require(self.steps is None or self.steps >= 1, f"steps must be >= 1, got {self.steps}; leave it out for epochs")
+        require(self.batch_size >= 1, f"batch_size must be >= 1, got {self.batch_size}")
+        require(0 <= self.momentum < 1, f"momentum must lie in [0, 1), got {self.momentum}; 0 is plain SGD")
+        require(self.weight_decay >= 0, f"weight_decay must be >= 0, got {self.weight_decay}")
+        require(0 < self.decay <= 1, f"decay must lie in (0, 1], got {self.decay}; 1 keeps the rate constant")
+
+    def lr_at(self, round: int) -> float:
+        """The learning rate of a round, counted from 1."""
+        if self.schedule == "cosine":
+            return self.lr * 0.5 * (1 + math.cos(math.pi * (round - 1) / max(self.rounds, 1)))
+        return self.lr * self.decay ** (round - 1) if self.schedule == "exponential" else self.lr
+
+
+class Task:
+    """What a method sees of a chunk of C clients in one round.
+
+    `descend` is local SGD, `grad` one gradient, `loss` and `outputs` evaluate. All take rows (C, D), or one row that
+    stands for everybody, and return fresh rows; nothing is changed in place.
+    """
+
+    def __init__(
+        self, network: Network, federation: Federation, ids: list[int], training: Training, *, round: int, seed: int
+    ) -> None:
+        self.ids = ids
+        self.layout: Layout = network.layout
+        self.round = round
+        self.seed = seed
+        self.training = training
+        self.lr = training.lr_at(round)
+        self.classes = len(federation.classes)
+        self._network = network
+        self._federation = federation
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def sizes(self, split: SplitName = "train") -> Tensor:
+        """Samples of each client, (C, 1)."""
+        return self._split(split).sizes[self.ids][:, None]
+
+    def class_counts(self, split: SplitName = "train") -> Tensor:
+        """How many samples of each class each client has, (C, K)."""
+        data = self._split(split)
+        return torch.stack([torch.bincount(data.client(k)[1], minlength=self.classes) for k in self.ids])
+
+    def steps(self) -> Tensor:
+        """How many gradients make up each client's displacement in a round of `descend`, (C, 1).
+
+        With momentum m, the gradient of step s of K is applied (1 - m^(K-s+1)) / (1 - m) times over; the sum of these
+        is what -displacement / lr must be divided by to give a mean gradient. Without momentum it is K.
+        """
+        t = self.training
+        k = torch.tensor(float(t.steps)) if t.steps else t.epochs * (self.sizes() / t.batch_size).ceil()
+        m = t.momentum
+        return (k.expand(len(self), 1) - m * (1 - m ** k.expand(len(self), 1)) / (1 - m)) / (1 - m)
+
+    def data(self, split: SplitName = "train") -> Iterator[tuple[Tensor, Tensor]]:
+        """Each client's own samples and labels, as views."""
+        return (self._split(split).client(k) for k in self.ids)
+
+    def batches(
+        self, *, epochs: int | None = None, steps: int | None = None, batch_size: int | None = None, start: int = 0
+    ) -> Iterator[Batch]:
+        """The round's training batches; the same ones at every call with the same `start` (epochs skipped)."""
+        if epochs is None and steps is None:
+            steps = self.training.steps
+        return schedule(
+            self._federation.train,
+            self.ids,
+            batch_size=batch_size or self.training.batch_size,
+            epochs=self.training.epochs if epochs is None else epochs,
+            steps=steps,
+            start=start,
+            seed=self.seed,
+            round=self.round,
+        )
+
+    def grad(
+        self,
+        rows: Tensor,
+        batch: Batch,
+        *,
+        only: Part | None = None,
+        loss: Loss | None = None,
+        given: Named | None = None,
+        out: Tensor | None = None,
+    ) -> Tensor:
+        """Each row's gradient on its own client's batch, (C, D).
+
+        `loss(module, batch, given)` replaces the usual loss; `given` are further rows it needs, one per client.
+        """
+        rows = rows.expand(len(self), -1)
+        return self._network.gradient(rows, batch, loss or self._loss, only=only, given=given or {}, out=out)
+
+    def descend(
+        self,
+        rows: Tensor,
+        *,
+        lr: float | None = None,
+        epochs: int | None = None,
+        steps: int | None = None,
+        batch_size: int | None = None,
+        start: int = 0,
+        momentum: float | None = None,
+        weight_decay: float | None = None,
+        only: Part | None = None,
+        extra: Callable[[Tensor], Tensor] | None = None,
+        pull: Callable[[Tensor], Tensor] | None = None,
+        grad: Callable[[Tensor, Batch], Tensor] | None = None,
+        loss: Loss | None = None,
+        given: Named | None = None,
+    ) -> Tensor:
+        """Local SGD from `rows` over each client's batches, (C, D).
+
+        What is not given comes from the run's `Training`. `only` moves a part and leaves the rest; `extra(u)` is
+        added to the gradient at u, `pull(u)` to the step without passing through momentum; `grad(u, batch)` replaces the
+        gradient. Momentum starts from zero at every call.
+        """
+        lr = self.lr if lr is None else lr
+        momentum = self.training.momentum if momentum is None else momentum
+        weight_decay = self.training.weight_decay if weight_decay is None else weight_decay
+        moving = slice(0, self.layout.trainable) if only is None else self.layout.part(*only.names).columns
+        u = rows.expand(len(self), -1).clone(memory_format=torch.contiguous_format)
+        buffer = None if grad else torch.zeros_like(u)
+        velocity: Tensor | None = None
+        for batch in self.batches(epochs=epochs, steps=steps, batch_size=batch_size, start=start):
+            g = grad(u, batch) if grad else self.grad(u, batch, only=only, loss=loss, given=given, out=buffer)
+            if extra is not None:
+                g = g + extra(u)
+            g = g[:, moving]
+            if weight_decay:
+                g = g.add(u[:, moving], alpha=weight_decay)
+            if momentum:
+                velocity = g.clone() if velocity is None else velocity.mul_(momentum).add_(g)
+                g = velocity
+            if pull is not None:
+                g = g + pull(u)[:, moving]
+            if batch.active is not None:  # momentum and decay must not move a client that has no batch
+                g = g * batch.active
+            if isinstance(moving, slice):
+                u[:, moving].sub_(g, alpha=lr)
+            else:
+                u[:, moving] -= lr * g
+        return u
+
+    def loss(self, rows: Tensor, split: SplitName = "validation") -> Tensor:
+        """The mean loss of each row on its client's whole split, evaluating, (C, 1)."""
+        return self.evaluate(rows, split)["loss"]
+
+    def evaluate(self, rows: Tensor, split: SplitName) -> Named:
+        """Accuracy and mean loss of each row on its client's whole split, (C, 1) each."""
+        _, y, real = self.whole(split)
+        out = self.outputs(rows, split)
+        n = real.sum(1, keepdim=True)
+        losses = self.training.criterion(out.flatten(0, 1), y.flatten(0, 1)).view_as(real)
+        result = {"loss": (losses * real).sum(1, keepdim=True) / n}
+        if not y.is_floating_point():
+            result["accuracy"] = ((out.argmax(-1) == y) & real).sum(1, keepdim=True) / n
+        return result
+
+    def whole(self, split: SplitName) -> tuple[Tensor, Tensor, Tensor]:
+        """A whole split side by side: x (C, n, ...), y (C, n) and which entries are real samples (C, n)."""
+        data = self._split(split)
+        sizes = self.sizes(split)
+        if int(sizes.min()) == 0:
+            raise InputError(
+                f"client {self.ids[int(sizes.argmin())]} has no {split} samples, which this method needs; "
+                "give the scenario a share for them, e.g. --fractions 0.6,0.2,0.2"
+            )
+        pieces = [np.arange(int(data.starts[k]), int(data.starts[k + 1])) for k in self.ids]
+        batch = gather(data, self.ids, pieces, torch.zeros(len(self.ids), dtype=torch.int64))
+        return batch.x, batch.y, torch.arange(batch.y.shape[1]) < sizes
+
+    def outputs(self, rows: Tensor, split: SplitName, f: Output | None = None) -> Tensor:
+        """What each row's model (or `f(module, x)`) gives on its client's whole split, (C, n, ...), evaluating."""
+        x, _, _ = self.whole(split)
+        blocks = x.split(EVALUATION_BLOCK, dim=1)
+        return torch.cat([self._network.outputs(rows, b, f or _forward) for b in blocks], dim=1)
+
+    def _loss(self, module: nn.Module, batch: Batch, given: Named) -> Tensor:
+        return batch.mean(self.training.criterion(module(batch.x), batch.y))
+
+    def _split(self, split: SplitName) -> Split:
+        data: Split = getattr(self._federation, split)
+        return data
+
+
+def _forward(module: nn.Module, x: Tensor) -> Tensor:
+    out: Tensor = module(x)
+    return out

@@ -1,0 +1,47 @@
+"""Pick the faster engine by training a few batches each way."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+import torch
+from torch import nn
+
+from fairlead.core.errors import EngineError
+from fairlead.core.layout import Layout
+from fairlead.core.task import Task, Training
+from fairlead.core.types import Federation, Named
+from fairlead.engines.pool import Engine, engine
+
+logger = logging.getLogger(__name__)
+
+TRIAL_STEPS = 3
+
+
+def choose(module: nn.Module, federation: Federation, training: Training, participants: int) -> Engine:
+    """Workers that loop, or workers that stack their share: whichever trains this model faster on this machine."""
+    layout = Layout(module)
+    params = layout.read(module)
+    ids = torch.arange(min(participants, federation.clients))
+
+    def trial(state: Named, message: Named, task: Task) -> tuple[Named, Named]:
+        return {"u": task.descend(params, steps=TRIAL_STEPS)[:, :1]}, {}
+
+    seconds: dict[str, float] = {}
+    for name in ("threads", "threads+vectorised"):
+        try:
+            with engine(name).start(module, layout, federation, training, seed=0) as pool:
+                pool.map(trial, ids, 1, {}, {})  # the first call pays for copies and tracing
+                began = time.perf_counter()
+                pool.map(trial, ids, 1, {}, {})
+                seconds[name] = time.perf_counter() - began
+        except (EngineError, RuntimeError) as reason:
+            # vmap refuses operations it has no rule for; workers that loop run any module.
+            if name == "threads":
+                raise
+            logger.info("engine auto: %s is out: %s", name, reason)
+    best = min(seconds, key=lambda name: seconds[name])
+    shown = ", ".join(f"{n} {1000 * s:.0f} ms" for n, s in seconds.items())
+    logger.info("engine auto: %s (%d steps of %d clients: %s)", best, TRIAL_STEPS, len(ids), shown)
+    return engine(best)

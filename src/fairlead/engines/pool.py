@@ -1,0 +1,134 @@
+"""Chunks of clients, handed to worker threads."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from types import TracebackType
+
+import torch
+from torch import Tensor, nn
+
+from fairlead.core.errors import InputError, nearest
+from fairlead.core.layout import Layout
+from fairlead.core.network import Network
+from fairlead.core.states import take
+from fairlead.core.task import Task, Training
+from fairlead.core.types import Federation, Named
+
+Work = Callable[[Named, Named, Task], tuple[Named, Named]]  # states, messages, data -> two dicts of rows
+
+# Clients stacked together pass over the longest one's batches; beyond this ratio the waste outweighs the gain.
+LIKE_SIZED = 1.5
+
+
+def cores() -> int:
+    """The cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@dataclass(frozen=True)
+class Engine:
+    """A choice of workers and of how many clients are stacked."""
+
+    name: str
+    workers: int
+    stacked: bool
+
+    def plan(self, sizes: Tensor) -> list[list[int]]:
+        """Positions in the cohort, in chunks to be worked on together, the heaviest first."""
+        order = sizes.argsort(descending=True, stable=True).tolist()
+        if not self.stacked:
+            return [[i] for i in order]
+        groups: list[list[int]] = []
+        for i in order:
+            if groups and int(sizes[groups[-1][0]]) <= LIKE_SIZED * int(sizes[i]):
+                groups[-1].append(i)
+            else:
+                groups.append([i])
+        # Every worker gets a share of every group, so that none waits for the heaviest.
+        return [group[w :: self.workers] for group in groups for w in range(min(self.workers, len(group)))]
+
+    def start(
+        self, module: nn.Module, layout: Layout, federation: Federation, training: Training, seed: int
+    ) -> Pool:
+        """Workers ready to train this module on these clients."""
+        return Pool(self, module, layout, federation, training, seed)
+
+
+ENGINES: dict[str, Callable[[], Engine]] = {
+    "loop": lambda: Engine("loop", 1, stacked=False),
+    "vectorised": lambda: Engine("vectorised", 1, stacked=True),
+    "threads": lambda: Engine("threads", cores(), stacked=False),
+    "threads+vectorised": lambda: Engine("threads+vectorised", cores(), stacked=True),
+}
+
+
+def engine(name: str) -> Engine:
+    """The engine of that name ('auto' is chosen for a model, by `choose`)."""
+    if name not in ENGINES:
+        raise InputError(f"engine '{name}' is unknown; {nearest(name, [*ENGINES, 'auto'])}")
+    return ENGINES[name]()
+
+
+class Pool:
+    """Worker threads, each with its own copy of the module and one intra-op thread."""
+
+    def __init__(
+        self, engine: Engine, module: nn.Module, layout: Layout, federation: Federation, training: Training, seed: int
+    ) -> None:
+        self.engine = engine
+        self._module, self._layout = module, layout
+        self._federation, self._training, self._seed = federation, training, seed
+        self._local = threading.local()
+        if engine.stacked:
+            Network(module, layout).check_stackable()
+        # One thread each: two OpenMP teams on the same cores collapse to a fraction of the speed.
+        self._threads = ThreadPoolExecutor(engine.workers, initializer=torch.set_num_threads, initargs=(1,))
+
+    def map(self, work: Work, ids: Tensor, round: int, states: Named, messages: Named) -> tuple[Named, Named]:
+        """Run `work` on every client in `ids` (ascending), a chunk at a time; rows come back in the order of ids.
+
+        `states` are rows of these clients, `messages` rows addressed by client id.
+        """
+        chunks = self.engine.plan(self._federation.train.sizes[ids])
+        messages = take(messages, ids, self._federation.clients)
+
+        def run(chunk: list[int]) -> tuple[Named, Named]:
+            if not hasattr(self._local, "network"):
+                self._local.network = Network(self._module, self._layout)
+            position = torch.tensor(chunk)
+            task = Task(
+                self._local.network,
+                self._federation,
+                ids[position].tolist(),
+                self._training,
+                round=round,
+                seed=self._seed,
+            )
+            rows = [{n: x if len(x) == 1 else x[position] for n, x in named.items()} for named in (states, messages)]
+            with torch.no_grad():
+                return work(rows[0], rows[1], task)
+
+        results = list(self._threads.map(run, chunks))
+        back = torch.tensor([i for chunk in chunks for i in chunk]).argsort()
+        return _assemble([r[0] for r in results], chunks, back), _assemble([r[1] for r in results], chunks, back)
+
+    def __enter__(self) -> Pool:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._threads.shutdown(wait=True, cancel_futures=True)
+
+
+def _assemble(results: list[Named], chunks: list[list[int]], back: Tensor) -> Named:
+    """The chunks' rows as one, in the cohort's order; a shared row is written out, a copy for each of its clients."""
+    return {
+        n: torch.cat([r[n].expand(len(c), *r[n].shape[1:]) for r, c in zip(results, chunks, strict=True)])[back]
+        for n in results[0]
+    }

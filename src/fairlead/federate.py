@@ -1,0 +1,215 @@
+"""The round loop."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from fairlead.core import (
+    Cohort,
+    FairleadError,
+    Federation,
+    Layout,
+    Method,
+    Named,
+    Server,
+    States,
+    Task,
+    Training,
+    require,
+    stream,
+)
+from fairlead.core.task import SplitName
+from fairlead.engines import Engine, Pool
+
+logger = logging.getLogger(__name__)
+
+
+class Score(NamedTuple):
+    """How one model of every client did on one split."""
+
+    model: str  # "personal": the one the client would deploy; "global": the server's, where there is one
+    split: SplitName
+    accuracy: Tensor | None  # (N,); None where the targets are not classes
+    loss: Tensor  # (N,)
+
+
+class Round(NamedTuple):
+    """What happened in one round; `scores` is empty where nothing was evaluated."""
+
+    round: int
+    seconds: float  # training and aggregation, without evaluation
+    samples: int  # over which gradients were taken, as the local epochs count them
+    bytes_up: int
+    bytes_down: int
+    dropped: list[int]  # clients whose reply was not finite; they keep their old state and nobody hears of it
+    scores: list[Score]
+
+
+@dataclass
+class Snapshot:
+    """All that the rest of a run depends on, besides its settings: what a checkpoint holds."""
+
+    round: int
+    states: States
+    server: Named
+    message: Named
+    best: Named = field(default_factory=dict)  # round, value and models (N, D) of the best validation score so far
+
+
+def federate(
+    method: Method,
+    federation: Federation,
+    module: nn.Module,
+    training: Training,
+    *,
+    rounds: int,
+    engine: Engine,
+    average: Server | None = None,
+    participation: float = 1.0,
+    evaluate_every: int = 10,
+    evaluate_global: bool = False,
+    seed: int = 0,
+    snapshot: Snapshot | None = None,
+) -> Iterator[tuple[Round, Snapshot]]:
+    """Train round by round; after each, yield what happened and all that is needed to go on from there.
+
+    `average` takes the place of the method's own averaging stage. A `snapshot` from an earlier run of the same
+    settings goes on where that one stopped and ends with the same bits.
+    """
+    require(rounds >= 1, f"rounds must be >= 1, got {rounds}")
+    require(evaluate_every >= 1, f"evaluate_every must be >= 1, got {evaluate_every}")
+    clients, everyone = federation.clients, torch.arange(federation.clients)
+    layout = Layout(module)
+    server = assemble(method, average)
+    with engine.start(module, layout, federation, training, seed) as pool:
+        greeting_bytes = 0
+        if snapshot is None:
+            snapshot, greeting_bytes = begin(method, server, layout.read(module), layout, pool, clients)
+        for t in range(snapshot.round + 1, rounds + 1):
+            began = time.perf_counter()
+            ids = draw(participation, clients, seed, t)
+            before = snapshot.states.get(ids)
+            states, replies = pool.map(method.client, ids, t, before, snapshot.message)
+            up, down = payload(replies) * len(ids), payload(snapshot.message) * len(ids)
+            sound = finite(states, len(ids)) & finite(replies, len(ids))
+            dropped = ids[~sound].tolist()
+            if dropped:
+                logger.warning("round %d: left out clients %s, whose update is not finite; lower lr?", t, dropped)
+                ids, states, replies = ids[sound], rows_of(states, sound), rows_of(replies, sound)
+            if len(ids) == 0:
+                raise FairleadError(f"round {t}: every client's update is NaN or infinite; try a smaller lr")
+            sizes = federation.train.sizes[ids].to(torch.get_default_dtype())
+            cohort = Cohort(ids, sizes / sizes.sum(), clients, t, seed)
+            snapshot.states.put(ids, states)
+            snapshot.server, snapshot.message = server.update(snapshot.server, replies, cohort)
+            seconds = time.perf_counter() - began
+            snapshot.round = t
+            scores: list[Score] = []
+            if t % evaluate_every == 0 or t == rounds:
+                scores, models = score(method, pool, everyone, snapshot, evaluate_global)
+                keep_best(snapshot, scores, models, t)
+            samples = int(sizes.sum()) * training.epochs
+            if training.steps:
+                samples = len(ids) * training.steps * training.batch_size
+            yield Round(t, seconds, samples, up + greeting_bytes, down, dropped, scores), snapshot
+            greeting_bytes = 0
+
+
+def assemble(method: Method, average: Server | None) -> Server:
+    """The method's server, around its own averaging stage or another."""
+    if method.average is None:
+        require(average is None, "this method averages nothing, so there is no stage to replace")
+        return method.server(Server(lambda m, h, n: ({}, m), lambda s, r, c: (s, r)))
+    return method.server(average or method.average)
+
+
+def begin(
+    method: Method, server: Server, params: Tensor, layout: Layout, pool: Pool, clients: int
+) -> tuple[Snapshot, int]:
+    """The snapshot before the first round, and the bytes of the clients' greetings."""
+    state, message = method.init(params, layout)
+    greetings: Named = {}
+    if method.hello is not None:
+        hello = method.hello
+        greetings, _ = pool.map(lambda s, m, task: (hello(task), {}), torch.arange(clients), 0, {}, {})
+    server_state, message = server.init(message, greetings, clients)
+    return Snapshot(0, States(clients, state), server_state, message), payload(greetings) * clients
+
+
+def draw(participation: float, clients: int, seed: int, round: int) -> Tensor:
+    """Who takes part, ascending: a rate up to 1, or a number of clients above 1."""
+    require(participation > 0, f"participation must be a rate in (0, 1] or a count, got {participation}")
+    require(participation <= max(clients, 1), f"participation: {participation:g} of {clients} clients cannot take part")
+    count = round_half_up(participation * clients) if participation <= 1 else int(participation)
+    if count >= clients:
+        return torch.arange(clients)
+    chosen = stream(seed, "cohort", round).choice(clients, max(count, 1), replace=False)
+    return torch.from_numpy(chosen).sort().values
+
+
+def round_half_up(x: float) -> int:
+    """To the nearest whole number; Python's own `round` takes halves to the even one."""
+    return int(x + 0.5)
+
+
+def score(
+    method: Method, pool: Pool, ids: Tensor, snapshot: Snapshot, evaluate_global: bool
+) -> tuple[list[Score], Tensor]:
+    """Evaluate exactly the models the clients would deploy now; returns them too, (N, D)."""
+    found: list[Score] = []
+
+    def evaluate(state: Named, message: Named, task: Task) -> tuple[Named, Named]:
+        models = {"personal": method.personal(state, message, task).expand(len(task), -1)}
+        if evaluate_global and "w" in message and message["w"].shape[1] == task.layout.size:
+            models["global"] = message["w"]
+        splits: list[SplitName] = ["test"] if int(task.sizes("validation").sum()) == 0 else ["validation", "test"]
+        results = {
+            f"{model}/{split}/{metric}": values
+            for model, rows in models.items()
+            for split in splits
+            for metric, values in task.evaluate(rows, split).items()
+        }
+        return results, {"models": models["personal"]}
+
+    states = snapshot.states.get(ids)
+    results, models = pool.map(evaluate, ids, snapshot.round, states, snapshot.message)
+    for name, losses in results.items():
+        model, split, metric = name.split("/")
+        if metric == "loss":
+            accuracy = results.get(f"{model}/{split}/accuracy")
+            found.append(Score(model, split, None if accuracy is None else accuracy[:, 0], losses[:, 0]))  # type: ignore[arg-type]
+    return found, models["models"]
+
+
+def keep_best(snapshot: Snapshot, scores: list[Score], models: Tensor, round: int) -> None:
+    """Remember the models of the round with the best mean validation score; test scores decide nothing."""
+    for s in scores:
+        if (s.model, s.split) == ("personal", "validation"):
+            value = (-s.loss if s.accuracy is None else s.accuracy).to(torch.float64).mean()
+            if not snapshot.best or bool(value > snapshot.best["value"][0]):
+                snapshot.best = {"round": torch.tensor([round]), "value": value[None], "models": models}
+
+
+def payload(rows: Named) -> int:
+    """Bytes that one client's row of each name takes on the wire."""
+    return sum(x[0].numel() * x.element_size() for x in rows.values())
+
+
+def finite(rows: Named, count: int) -> Tensor:
+    """Which clients' rows hold no NaN and no infinity, (C,)."""
+    sound = torch.ones(count, dtype=torch.bool)
+    for x in rows.values():
+        sound &= x.flatten(1).sum(1).isfinite()
+    return sound
+
+
+def rows_of(rows: Named, which: Tensor) -> Named:
+    """The chosen clients' rows."""
+    return {n: x[which] for n, x in rows.items()}
