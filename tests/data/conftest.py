@@ -1,0 +1,63 @@
+"""Small image folders in Hugging Face layout, and the real data where it is at hand."""
+
+import io
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path_factory, monkeypatch, request):
+    """Keep made-up data out of the user's cache; real data belong there, and are decoded once."""
+    if "real_data" in request.fixturenames:
+        return None
+    folder = tmp_path_factory.mktemp("cache")
+    monkeypatch.setenv("FAIRLEAD_CACHE", str(folder))
+    return folder
+
+
+@pytest.fixture
+def real_data():
+    """The folder of real data sets: FAIRLEAD_DATA, or shared/data beside the repository."""
+    folder = Path(os.environ.get("FAIRLEAD_DATA") or Path(__file__).parents[3] / "shared" / "data")
+    if not (folder / "mnist").is_dir():
+        pytest.skip("no real data: set FAIRLEAD_DATA to a folder that holds mnist/train-*.parquet")
+    return folder
+
+
+@pytest.fixture
+def image_folder(tmp_path):
+    """A function that writes a data set of random PNGs and returns the pixels, part after part."""
+
+    def write(name, counts, *, size=(4, 4), mode="L", image="image", label="label", extra=None, classes=("a", "b")):
+        rng = np.random.default_rng(0)
+        folder = tmp_path / name
+        folder.mkdir(exist_ok=True)
+        pixels = []
+        for part, n in counts.items():
+            shape = (n, *size[::-1]) if mode == "L" else (n, *size[::-1], 3)
+            x = rng.integers(0, 256, shape, dtype=np.uint8)
+            pixels.append(x)
+            y = np.arange(n) % len(classes)
+            table = {image: [{"bytes": png(a), "path": None} for a in x], label: y}
+            if extra:
+                table |= {key: make(n) for key, make in extra.items()}
+            info = {"info": {"features": {label: {"names": list(classes), "_type": "ClassLabel"}}}}
+            schema = pa.table(table).replace_schema_metadata({"huggingface": json.dumps(info)})
+            pq.write_table(schema, folder / f"{part}-00000-of-00001.parquet")
+        return np.concatenate(pixels)
+
+    return write
+
+
+def png(array):
+    """An array of pixels as the bytes of a PNG."""
+    buffer = io.BytesIO()
+    Image.fromarray(array).save(buffer, "PNG")
+    return buffer.getvalue()

@@ -1,0 +1,250 @@
+"""Every kind of source can be read, is decoded once, and fails in one helpful sentence."""
+
+import sys
+import time
+from types import SimpleNamespace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from fairlead.core.errors import DataError, InputError
+from fairlead.data import from_tensors, images, load
+
+
+def test_digits():
+    source = load()
+    assert source.x.shape == (1797, 1, 8, 8)
+    assert (source.x.min(), source.x.max()) == (0, 1)
+    assert source.y.dtype == torch.int64
+    assert source.classes == tuple("0123456789")
+    assert set(source.parts) == {"train"}
+
+
+def test_folder_pixels_labels_parts_and_columns(image_folder, tmp_path):
+    extra = {"year": lambda n: np.arange(n) + 1930, "who": lambda n: ["x"] * n}
+    pixels = image_folder("faces", {"train": 5, "validation": 2, "test": 3}, extra=extra)
+    source = load("faces", tmp_path)
+    assert torch.equal(source.raw, torch.from_numpy(pixels)[:, None])
+    assert torch.equal(source.x, source.raw.float() / 255)
+    assert source.parts.tolist() == ["train"] * 5 + ["validation"] * 2 + ["test"] * 3
+    assert source.y.tolist() == [0, 1, 0, 1, 0, 0, 1, 0, 1, 0]
+    assert source.classes == ("a", "b")
+    assert source.columns["year"][:2].tolist() == [1930, 1931]
+    assert source.columns["who"][0] == "x"
+    assert torch.equal(load(str(tmp_path / "faces")).raw, source.raw)
+
+
+def test_colour_and_other_column_names(image_folder, tmp_path):
+    pixels = image_folder("cifar100", {"train": 2}, size=(32, 32), mode="RGB", image="img", label="fine_label")
+    assert torch.equal(load("cifar100", tmp_path).raw, torch.from_numpy(pixels).permute(0, 3, 1, 2))
+
+
+def test_images_are_decoded_once(image_folder, tmp_path, cache, monkeypatch):
+    image_folder("tiny", {"train": 4})
+    first = load("tiny", tmp_path).raw.clone()
+    (file,) = cache.iterdir()
+    assert file.name.startswith("tiny-")
+    with monkeypatch.context() as patch:
+        patch.setattr(images, "_decode", lambda *_: pytest.fail("decoded twice"))
+        assert torch.equal(load("tiny", tmp_path).raw, first)
+    assert [p.name for p in (tmp_path / "tiny").iterdir()] == ["train-00000-of-00001.parquet"]
+
+    file.write_bytes(b"half a file")  # a damaged file is made again
+    assert torch.equal(load("tiny", tmp_path).raw, first)
+
+    image_folder("tiny", {"train": 5})  # changed data are not taken from the cache
+    assert len(load("tiny", tmp_path).raw) == 5
+    assert len(list(cache.iterdir())) == 2
+
+
+def test_a_cache_that_cannot_be_written_only_warns(image_folder, tmp_path, monkeypatch, caplog):
+    image_folder("tiny", {"train": 4})
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("FAIRLEAD_CACHE", str(tmp_path / "file" / "below"))
+    assert len(load("tiny", tmp_path)) == 4
+    assert "could not be cached" in caplog.text
+
+
+def test_known_names_have_one_size_and_others_must(image_folder, tmp_path):
+    image_folder("yearbook", {"train": 2}, size=(40, 50), mode="RGB")
+    assert load("yearbook", tmp_path).raw.shape == (2, 1, 32, 32)
+    image_folder("mixed", {"train": 2}, size=(4, 4))
+    image_folder("mixed", {"test": 2}, size=(5, 4))
+    with pytest.raises(DataError, match="one size, found 4x4 and 5x4"):
+        load("mixed", tmp_path)
+
+
+def test_grey_images_among_colour_ones(image_folder, tmp_path):
+    image_folder("mixed", {"train": 2}, mode="RGB")
+    grey = image_folder("mixed", {"test": 2}, mode="L")
+    assert torch.equal(load("mixed", tmp_path).raw[2:], torch.from_numpy(grey)[:, None].expand(-1, 3, -1, -1))
+
+
+def test_images_as_plain_bytes_and_labels_as_words(tmp_path, image_folder):
+    image_folder("tiny", {"train": 3})
+    file = tmp_path / "tiny" / "train-00000-of-00001.parquet"
+    content = pq.read_table(file)["image"].combine_chunks().field("bytes")
+    pq.write_table(pa.table({"image": content, "label": ["cat", "ant", "cat"]}), file)
+    source = load("tiny", tmp_path)
+    assert source.y.tolist() == [1, 0, 1]
+    assert source.classes == ("ant", "cat")
+
+
+def test_broken_images_and_labels(tmp_path, image_folder):
+    image_folder("tiny", {"train": 3})
+    file = tmp_path / "tiny" / "train-00000-of-00001.parquet"
+    good = pq.read_table(file)
+    pq.write_table(good.set_column(0, "image", pa.array([b"no image"] * 3)), file)
+    with pytest.raises(DataError, match="cannot be decoded"):
+        load("tiny", tmp_path)
+    pq.write_table(good.set_column(1, "label", pa.array([0, 1, -1])), file)
+    with pytest.raises(DataError, match=r"sample 2 \(train\) has label -1, expected 0 to 1"):
+        load("tiny", tmp_path)
+    with pytest.raises(InputError, match="no label column 'lable'; did you mean 'label'"):
+        load("tiny", tmp_path, label="lable")
+    pq.write_table(good.drop_columns(["image"]), file)
+    with pytest.raises(DataError, match="no image column"):
+        load("tiny", tmp_path)
+    file.write_bytes(b"PAR1")
+    with pytest.raises(DataError, match="cannot be read"):
+        load("tiny", tmp_path)
+
+
+def test_missing_data_say_what_to_do(image_folder, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    image_folder("faces", {"train": 1})
+    with pytest.raises(DataError, match=r"pip install 'fairlead\[hub\]'.*--data-dir DIR"):
+        load("mnist")
+    with pytest.raises(DataError, match="it holds: faces; leave out --data-dir"):
+        load("mnist", tmp_path)
+    with pytest.raises(DataError, match="does not exist"):
+        load("mnist", tmp_path / "nowhere")
+    with pytest.raises(DataError, match="on no hub: say --data-dir"):
+        load("yearbook")
+    with pytest.raises(DataError, match="no folder"):
+        load(str(tmp_path / "a" / "b"))
+    with pytest.raises(InputError, match="did you mean 'fashion_mnist'"):
+        load("fashion-mnist")
+
+
+class FakeDataset:
+    """What the hub reader uses of `datasets.Dataset`."""
+
+    def __init__(self, table, names):
+        self.table = table
+        self.features = type("Features", (dict,), {"arrow_schema": table.schema})(
+            fine_label=SimpleNamespace(names=names)
+        )
+
+    def cast_column(self, name, feature):
+        return self
+
+    def with_format(self, kind):
+        return self
+
+    def __getitem__(self, key):
+        return self.table
+
+
+def test_hub(monkeypatch, image_folder, tmp_path):
+    pixels = image_folder("any", {"train": 3}, size=(32, 32), mode="RGB", image="img", label="fine_label")
+    data = FakeDataset(pq.read_table(tmp_path / "any"), ["a", "b"])
+    asked = []
+
+    def load_dataset(hub):
+        asked.append(hub)
+        return {"train": data, "valid": data, "contrast": data}
+
+    fake = SimpleNamespace(load_dataset=load_dataset, Image=lambda decode: None)
+    monkeypatch.setitem(sys.modules, "datasets", fake)
+    source = load("cifar100")
+    assert asked == ["uoft-cs/cifar100"]
+    assert source.parts.tolist() == ["train"] * 3 + ["validation"] * 3
+    assert torch.equal(source.raw[:3], torch.from_numpy(pixels).permute(0, 3, 1, 2))
+    assert source.classes == ("a", "b")
+    load("somebody/something")
+    assert asked[-1] == "somebody/something"
+
+    def offline(hub):
+        raise ConnectionError("no network")
+
+    fake.load_dataset = offline
+    with pytest.raises(DataError, match=r"could not be fetched .* no network"):
+        load("cifar10")
+
+
+def test_csv_features_are_scaled_and_the_column_is_kept_apart(tmp_path):
+    file = tmp_path / "patients.csv"
+    file.write_text("age,site,flat,label\n20,b,7,yes\n30,a,7,no\n40,b,7,yes\n")
+    source = load(file, column="site")
+    assert source.x.tolist() == [[0, 0], [0.5, 0], [1, 0]]
+    assert source.y.tolist() == [1, 0, 1]
+    assert source.classes == ("no", "yes")
+    assert source.columns["site"].tolist() == ["b", "a", "b"]
+    pq.write_table(pa.table({"age": [20.0, 30.0], "ill": [1.0, 0.0]}), tmp_path / "p.parquet")
+    assert load(str(tmp_path / "p.parquet"), label="ill").classes == ("0", "1")
+
+
+@pytest.mark.parametrize(
+    ("text", "kwargs", "reason"),
+    [
+        ("age,label\n1,0\n,1\n", {}, "column 'age' is empty, NaN or infinite in row 2"),
+        ("age,label\n1,0\nnan,1\n", {}, "column 'age' is empty, NaN or infinite in row 2"),
+        ("age,label\n1,0\n2,1\nold,1\n", {}, "column 'age' must hold numbers, and row 3 holds 'old'"),
+        ("age,lable\n1,0\n", {}, "no label column 'label'; did you mean 'lable'"),
+        ("age,label,site\n1,0,a\n", {"column": "sight"}, "no column column 'sight'; did you mean 'site'"),
+        ("age,label\n1,0\n2,\n", {}, "'label' is empty in row 2"),
+        ("age,label\n1,0.5\n2,1\n", {}, "'label' must hold classes, and row 1"),
+        ("age,label\n", {}, "has no rows"),
+        ("label\n1\n", {}, "no columns beside 'label'"),
+        ("age,age,label\n1,2,3\n", {}, "two columns are called age"),
+        ("age,label\n1,0\n", {"column": "label"}, "cannot be both"),
+    ],
+)
+def test_csv_errors(tmp_path, text, kwargs, reason):
+    file = tmp_path / "patients.csv"
+    file.write_text(text)
+    with pytest.raises(InputError, match=reason):
+        load(file, **kwargs)
+
+
+def test_unreadable_tables(tmp_path):
+    with pytest.raises(DataError, match="no file"):
+        load(tmp_path / "gone.csv")
+    (tmp_path / "odd.csv").write_text("a,label\n1,2\n1\n")
+    with pytest.raises(DataError, match=r"odd.csv cannot be read"):
+        load(tmp_path / "odd.csv")
+    (tmp_path / "odd.parquet").write_text("not parquet")
+    with pytest.raises(DataError, match=r"odd.parquet cannot be read"):
+        load(tmp_path / "odd.parquet")
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "kwargs", "reason"),
+    [
+        (torch.zeros(3), torch.zeros(3).long(), {}, "x must have shape"),
+        (torch.zeros(3, 2), torch.zeros(2).long(), {}, "y has shape"),
+        (torch.zeros(3, 2), torch.zeros(3), {}, "whole numbers"),
+        (torch.tensor([[0.0], [float("nan")]]), torch.tensor([0, 1]), {}, "sample 1 has a value that is NaN"),
+        (torch.zeros(1, 2), torch.tensor([-1]), {}, "labels count from 0, got -1"),
+        (torch.zeros(1, 2), torch.tensor([1]), {"classes": ["a"]}, "label 1 has no name"),
+        (torch.zeros(1, 2), torch.tensor([0]), {"columns": {"user": [1, 2]}}, "column 'user'"),
+        (torch.zeros(1, 2), torch.tensor([0]), {"parts": ["exam"]}, "parts must say"),
+    ],
+)
+def test_tensors_are_checked(x, y, kwargs, reason):
+    with pytest.raises(InputError, match=reason):
+        from_tensors(x, y, **kwargs)
+
+
+def test_real_mnist(real_data):
+    source = load("mnist", real_data)
+    assert source.raw.shape == (70_000, 1, 28, 28)
+    assert (source.parts == "test").sum() == 10_000
+    assert source.y[:5].tolist() == [5, 0, 4, 1, 9]
+    start = time.process_time()
+    load("mnist", real_data)
+    assert time.process_time() - start < 2
