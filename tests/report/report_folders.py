@@ -80,7 +80,7 @@ def make_folder(folder: Path, summary: dict[str, Any]) -> Path:
     draw = np.random.default_rng(1)
     rounds = np.arange(0, summary["settings"]["rounds"] + 1, 5)
     for name, entry in summary["methods"].items():
-        final = np.array([client["accuracy"] for client in entry["clients"]])
+        final = np.array([client["accuracy"] for client in entry["clients"]], dtype=float)
         for seed in summary["settings"]["seeds"]:
             rising = 0.1 + (final - 0.1) * (1 - np.exp(-rounds / 9))[:, None] + draw.normal(0, 0.01, (len(rounds), 1))
             clients = len(final)

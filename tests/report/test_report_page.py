@@ -99,16 +99,17 @@ def test_the_control_alone_makes_a_page(tmp_path: Path) -> None:
     assert "nothing to compare it with" in page
 
 
-def test_null_numbers_are_dashes(tmp_path: Path) -> None:
-    summary = make_summary()
+def test_what_is_not_known_is_a_dash(tmp_path: Path, summary: dict[str, Any]) -> None:
+    summary["settings"]["level"] = 0.95
     summary["methods"]["ditto"] |= {"low5": None, "samples_per_second": None, "bytes_up": None}
-    summary["methods"]["ditto"]["clients"][0]["interval"] = None
-    row = next(
-        row
-        for row in Tags(write_page(make_folder(tmp_path, summary)).read_text(encoding="utf-8")).rows
-        if row[0] == "ditto"
-    )
+    empty = {"n_test": 0, "accuracy": float("nan"), "difference": None, "interval": [-1.0, 1.0], "verdict": "unclear"}
+    summary["methods"]["fedora"]["clients"][0] |= empty
+    rows = Tags(write_page(make_folder(tmp_path, summary)).read_text(encoding="utf-8")).rows
+    row = next(row for row in rows if row[0] == "ditto")
     assert [row[4], row[7], row[10]] == ["–", "–", "–"]
+    (row,) = [row for row in rows if row[-1] == "not known"]
+    assert row[4:] == ["–", "–", "−100.0 to +100.0", "not known"]
+    assert any("95% interval, points" in row for row in rows)
 
 
 def test_a_folder_without_summary_is_refused(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ The colours are told apart by colour-blind readers, and every colour comes with 
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -113,13 +114,14 @@ def save_svg(chart: alt.FacetChart, path: Path) -> Path:
 
 
 def _clients(summary: Summary) -> list[dict[str, Any]]:
+    """A row per method and client, in percent; what is not known, like the interval of an empty test set, is None."""
     found = []
     for name, entry in others(summary).items():
         for client in entry["clients"]:
-            low, high = client.get("interval") or (None, None)
+            low, high = (client.get("interval") if client["n_test"] else None) or (None, None)
             shares = {"alone": client["local_accuracy"], "together": client["accuracy"], "low": low, "high": high}
             shares["difference"] = client["difference"]
-            points = {key: None if share is None else 100 * share for key, share in shares.items()}
+            points = {key: 100 * x if x is not None and math.isfinite(x) else None for key, x in shares.items()}
             verdict = client.get("verdict", "unclear")
             found.append({"method": name, "client": client["id"], "verdict": verdict} | points)
     return found

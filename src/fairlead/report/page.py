@@ -35,19 +35,21 @@ p, ul, dl { max-width: 48rem; } .soft { color: var(--soft); margin: .5rem 0 0; }
 .wide > table { width: 100%; } th, td { padding: .32rem .55rem; text-align: right; white-space: nowrap; }
 th { font-weight: 600; vertical-align: bottom; white-space: normal; border-bottom: 1.5px solid var(--soft); }
 td { border-bottom: 1px solid var(--line); } .facts tr > :nth-last-child(n + 3) { text-align: left; }
-.facts td:not(:nth-child(4)) { white-space: normal; vertical-align: top; }
+.facts td { vertical-align: top; } .facts td:not(:nth-child(4)) { white-space: normal; }
 th:first-child, td:first-child { text-align: left; padding-left: .3rem; }
 tr.alone td { border-bottom: 1.5px solid var(--soft); } details .worse td { background: var(--worse); }
 .say .worse td:last-child { color: var(--worse-ink); } .say .better td:last-child { color: var(--better-ink); }
 .say .sure td:last-child { font-weight: 650; }
 details { border-bottom: 1px solid var(--line); padding: .5rem 0; } summary { cursor: pointer; }
 summary b { margin-right: .5rem; } details .wide { margin: .7rem 0 1rem; }
-figure { margin: 1rem 0 2rem; } figure svg { display: block; width: 100%; height: auto; }
+figure { margin: 1rem 0 2rem; overflow-x: auto; } figure svg { display: block; width: 100%; min-width: 40rem;
+  height: auto; }
 dt { font-weight: 600; margin-top: .7rem; } dd { margin: 0; } .pair td:nth-child(2) { text-align: left; }
 .side { display: flex; flex-wrap: wrap; gap: 1rem 3.5rem; align-items: flex-start; } .side table { min-width: 14rem; }
 @media print { @page { margin: 14mm; } :root { color-scheme: light; --ink: #000; --soft: #444; --line: #bbb;
   --paper: #fff; --band: #f5f7f9; --worse: #fdeee2; --worse-ink: #a34700; --better-ink: #005b8f; }
-  body { padding: 0; max-width: none; font-size: 11px; } .wide { overflow: visible; } h2 { break-after: avoid; }
+  html { font-size: 11px; } body { padding: 0; max-width: none; font-size: 1rem; } h2 { break-after: avoid; }
+  .wide, figure { overflow: visible; } figure { break-inside: avoid; } figure svg { min-width: 0; max-height: 240mm; }
   tr { break-inside: avoid; } * { print-color-adjust: exact; -webkit-print-color-adjust: exact; } }
 """
 UNFOLD = "addEventListener('beforeprint', () => document.querySelectorAll('details').forEach(d => d.open = true))"
@@ -60,8 +62,8 @@ clients; ± is the standard deviation over seeds.</dd>
 clients. Zero means no gain on average.</dd>
 <dt>PTR</dt><dd>Positive transfer ratio: the share of clients whose accuracy is above their accuracy alone. 100% means
 that everybody gained.</dd>
-<dt>Lowest 5%, top 5%, std</dt><dd>Mean accuracy of the twentieth of clients that fare worst and of the twentieth that
-fare best, and the standard deviation over clients. A good mean can hide a bad low end.</dd>
+<dt>Lowest 5%, top 5%, std</dt><dd>Mean accuracy of the twentieth of clients (rounded up) that fare worst and of the
+twentieth that fare best, and the standard deviation over clients. A good mean can hide a bad low end.</dd>
 <dt>Worse off</dt><dd>Clients whose accuracy, averaged over seeds, is below their accuracy alone. A client is surely
 better or worse off when the interval of its difference excludes zero (helped or hurt in the pictures); otherwise the
 data cannot tell (perhaps in the tables, unclear in the pictures). Of many intervals a few exclude zero by chance.</dd>
@@ -99,6 +101,7 @@ def _page(summary: Summary, drawings: list[str]) -> str:
     counts = {"client": len(summary["methods"][control]["clients"]), "method": len(summary["methods"])}
     counts["seed"] = len(summary["settings"]["seeds"])
     about = ", ".join(f"{count} {what}{'' if count == 1 else 's'}" for what, count in counts.items())
+    level, opened = summary["settings"].get("level"), " open" if len(entries) <= 2 else ""
     harm = "" if any(not entry["worse"] for entry in entries.values()) else " harm"
     sections = [
         f"<h1>Who is better off together? {escape(scenario)}</h1>",
@@ -106,7 +109,7 @@ def _page(summary: Summary, drawings: list[str]) -> str:
         f"<p class='verdict{harm}'>{escape(headline(summary))}</p>",
         f"<h2>The methods</h2>{_verdicts(summary)}<p class='soft'>{escape(caption(summary))}</p>",
         "<h2>Client by client</h2>" if entries else "",
-        *(_clients(name, entry, " open" if len(entries) <= 2 else "") for name, entry in entries.items()),
+        *(_clients(name, entry, level, opened) for name, entry in entries.items()),
         "<h2>In pictures</h2>",
         *drawings,
         f"<h2>How to read this</h2>{READING.format(control=escape(control))}",
@@ -141,35 +144,23 @@ def _verdicts(summary: Summary) -> str:
     return _table((heading.full for heading in HEADINGS), body, "say")
 
 
-def _clients(name: str, entry: dict[str, Any], opened: str) -> str:
-    head = [
-        "Client",
-        "Train samples",
-        "Test samples",
-        "Alone, %",
-        "Together, %",
-        "Difference, points",
-        "Interval, points",
-        "Verdict",
-    ]
+def _clients(name: str, entry: dict[str, Any], level: float | None, opened: str) -> str:
     lost = {str(each) for each in entry["worse"]}
     body = []
     for client in entry["clients"]:
+        gain = percent(client["difference"], "+")
         how = "worse" if str(client["id"]) in lost else "better" if (client["difference"] or 0) > 0 else "same"
         sure = "sure" if surely(client) else ""
         said = f"{'▼' if how == 'worse' else '▲'} {how} off, {'surely' if sure else 'perhaps'}"
+        said = "not known" if gain == NONE else "= as alone" if how == "same" else said
         low, high = client.get("interval") or (None, None)
-        shares = (percent(client["local_accuracy"]), percent(client["accuracy"]), percent(client["difference"], "+"))
         span = NONE if low is None else f"{percent(low, '+')} to {percent(high, '+')}"
-        cells = [
-            client["id"],
-            client["n_train"],
-            client["n_test"],
-            *shares,
-            span,
-            "= as alone" if how == "same" else said,
-        ]
+        shares = percent(client["local_accuracy"]), percent(client["accuracy"]), gain
+        cells = [client["id"], client["n_train"], client["n_test"], *shares, span, said]
         body.append(_line(cells, f"{how} {sure}"))
+    interval = "Interval, points" if level is None else f"{100 * level:g}% interval, points"
+    shares_head = ("Alone, %", "Together, %", "Difference, points")
+    head = ("Client", "Train samples", "Test samples", *shares_head, interval, "Verdict")
     told = f"<summary><b>{escape(name)}</b> {escape(verdict(entry, 6))}</summary>"
     return f"<details{opened}>{told}{_table(head, body, 'say')}</details>"
 
