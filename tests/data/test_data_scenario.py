@@ -67,6 +67,10 @@ def test_samples_are_exact(split, pool):
     assert len(set(used)) == len(used) == 7 * 37
 
 
+def test_an_extreme_skew_still_builds():
+    assert Scenario(split="quantity", skew=500.0).build(0, source=numbered()).train.sizes.min() == 1
+
+
 def test_one_big_client():
     federation = Scenario(clients=5, samples=(10, 2, 3), big={2: 20}).build(0, source=numbered())
     assert federation.train.sizes.tolist() == [10, 10, 200, 10, 10]

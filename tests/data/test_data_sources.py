@@ -105,6 +105,11 @@ def test_broken_images_and_labels(tmp_path, image_folder):
         load("tiny", tmp_path)
     with pytest.raises(InputError, match="no label column 'lable'; did you mean 'label'"):
         load("tiny", tmp_path, label="lable")
+    pq.write_table(good.set_column(1, "label", pa.array(["a", "b", "c"])), file.with_name("test-0.parquet"))
+    pq.write_table(good, file)
+    with pytest.raises(DataError, match="the columns of train, test differ in type"):
+        load("tiny", tmp_path)
+    file.with_name("test-0.parquet").unlink()
     pq.write_table(good.drop_columns(["image"]), file)
     with pytest.raises(DataError, match="no image column"):
         load("tiny", tmp_path)
@@ -195,7 +200,7 @@ def test_csv_features_are_scaled_and_the_column_is_kept_apart(tmp_path):
         ("age,label\n1,0\nnan,1\n", {}, "column 'age' is empty, NaN or infinite in row 2"),
         ("age,label\n1,0\n2,1\nold,1\n", {}, "column 'age' must hold numbers, and row 3 holds 'old'"),
         ("age,lable\n1,0\n", {}, "no label column 'label'; did you mean 'lable'"),
-        ("age,label,site\n1,0,a\n", {"column": "sight"}, "no column column 'sight'; did you mean 'site'"),
+        ("age,label,site\n1,0,a\n", {"column": "sight"}, "no column 'sight'; did you mean 'site'"),
         ("age,label\n1,0\n2,\n", {}, "'label' is empty in row 2"),
         ("age,label\n1,0.5\n2,1\n", {}, "'label' must hold classes, and row 1"),
         ("age,label\n", {}, "has no rows"),

@@ -144,7 +144,10 @@ def _image_and_label(name: str, schema: pa.Schema, label: str | None) -> tuple[s
 
 def _source(name: str, tables: dict[str, pa.Table], label: str, classes: list[str] | None, pixels: Tensor) -> Source:
     """Put pixels, labels and the other plain columns of all parts together."""
-    table = pa.concat_tables(tables.values())
+    try:
+        table = pa.concat_tables(tables.values(), promote_options="permissive")
+    except pa.ArrowException as error:
+        raise DataError(f"{name}: the columns of {', '.join(tables)} differ in type: {error}") from error
     parts = np.repeat(list(tables), [t.num_rows for t in tables.values()])
     if classes is None:
         y, names = encode(name, label, table[label])
@@ -212,7 +215,7 @@ def _decode(name: str, batches: Iterable[pa.Array]) -> NDArray[np.uint8]:
     try:
         with ThreadPoolExecutor() as pool:
             images = [image for batch in pool.map(decode, batches) for image in batch]
-    except (UnidentifiedImageError, OSError) as error:
+    except (UnidentifiedImageError, OSError, pa.ArrowException) as error:
         raise DataError(f"{name}: an image cannot be decoded: {error}") from error
     sizes = sorted({image.shape[1::-1] for image in images})
     if len(sizes) != 1:

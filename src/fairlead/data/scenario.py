@@ -6,6 +6,7 @@ import math
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,7 @@ class Scenario:
     pool: str = "all"  # "all" mixes the published parts; "train" keeps the published test part for testing
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "data", str(self.data))
         # JSON knows neither tuples nor whole-number keys; coming back from a file they are put right here.
         if self.samples is not None:
             object.__setattr__(self, "samples", tuple(self.samples))
@@ -154,7 +156,9 @@ class Scenario:
             sizes = need.astype(float)
         else:
             ranks = np.arange(1.0, clients + 1)
-            sizes = rng.permutation(ranks**-self.skew) if self.split == "quantity" else np.ones(clients)
+            sizes = (
+                rng.permutation(np.maximum(ranks**-self.skew, 1e-300)) if self.split == "quantity" else np.ones(clients)
+            )
             for client, times in (self.big or {}).items():
                 sizes[client] *= times
         return partition.quantity(len(labels), clients, rng, proportions=sizes, minimum=need)
@@ -193,18 +197,17 @@ class Scenario:
         shift = SHIFTS[self.shift]
 
         def gather(pieces: list[Index]) -> Split:
-            starts = torch.from_numpy(np.cumsum([0, *map(len, pieces)]))
-            index = torch.from_numpy(np.concatenate(pieces))
-            x = source.raw[index]
-            for client in range(len(pieces)):
-                a, b = int(starts[client]), int(starts[client + 1])
-                if self.shift != "none" and b > a:
+            starts = np.cumsum([0, *map(len, pieces)])
+            index = np.concatenate(pieces)
+            x = torch.from_numpy(source.raw.numpy()[index])
+            if self.shift != "none":
+                for client, (a, b) in enumerate(pairwise(starts)):
                     x[a:b] = shift(x[a:b], client * self.angle)
             if source.pixels:
                 x = x.float().div_(255)
                 if x.shape[1] == 3:
                     x.sub_(0.5).div_(0.5)
-            return Split(x, source.y[index], starts)
+            return Split(x, torch.from_numpy(source.y.numpy()[index]), torch.from_numpy(starts))
 
         train, validation, test = (gather(pieces) for pieces in cut)
         return Federation(train, validation, test, source.classes)

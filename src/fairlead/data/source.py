@@ -60,6 +60,7 @@ def from_tensors(
     >>> from_tensors(torch.zeros(3, 2), torch.tensor([0, 1, 0])).classes
     ('0', '1')
     """
+    x, y = x.detach().cpu(), y.detach().cpu()
     require(x.dim() >= 2, f"{name}: x must have shape (n, features) or (n, C, H, W), got {tuple(x.shape)}")
     require(y.dim() == 1 and len(y) == len(x) > 0, f"{name}: {len(x)} samples in x, but y has shape {tuple(y.shape)}")
     whole = not (y.is_floating_point() or y.is_complex() or y.dtype == torch.bool)

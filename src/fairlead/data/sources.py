@@ -30,7 +30,7 @@ def load(
     name, path = str(data), Path(data)
     if name == "digits":
         return _digits()
-    if path.suffix in (".csv", ".parquet"):
+    if path.suffix.lower() in (".csv", ".parquet"):
         return read_table(path, label, column)
     if data_dir is not None:
         return _from_folder(name, Path(data_dir), label)

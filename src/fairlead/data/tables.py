@@ -24,7 +24,7 @@ def read_table(path: Path, label: str | None = None, column: str | None = None) 
     Every other column is a feature, scaled to [0, 1] by its smallest and largest value in the file.
     """
     try:
-        table = pq.read_table(path) if path.suffix == ".parquet" else pyarrow.csv.read_csv(path)
+        table = pq.read_table(path) if path.suffix.lower() == ".parquet" else pyarrow.csv.read_csv(path)
     except FileNotFoundError as error:
         raise DataError(f"no file {path}; check the path") from error
     except (pa.ArrowInvalid, OSError) as error:
@@ -33,9 +33,9 @@ def read_table(path: Path, label: str | None = None, column: str | None = None) 
     twice = sorted({name for name in names if names.count(name) > 1})
     require(not twice, f"{path.name}: two columns are called {', '.join(twice)}; rename one")
     label = label or "label"
-    for role, name in (("label", label), ("column", column)):
+    for role, name in (("label column", label), ("column", column)):
         if name is not None and name not in names:
-            raise InputError(f"{path.name} has no {role} column '{name}'; {nearest(name, names)}")
+            raise InputError(f"{path.name} has no {role} '{name}'; {nearest(name, names)}")
     require(label != column, f"{path.name}: '{label}' cannot be both the label and the column to split by")
     require(table.num_rows > 0, f"{path.name} has no rows")
     features = [name for name in names if name not in (label, column)]
