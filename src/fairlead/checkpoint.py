@@ -46,7 +46,9 @@ def read_json(path: Path) -> Any:
     except FileNotFoundError as error:
         raise RunError(f"{path} is missing; expected a run folder that fairlead wrote") from error
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise RunError(f"{path} is not valid JSON ({error}); restore it or start the run anew in another --out") from error
+        raise RunError(
+            f"{path} is not valid JSON ({error}); restore it or start the run anew in another --out"
+        ) from error
 
 
 def write_table(path: Path, columns: dict[str, list[Any]]) -> None:
@@ -88,7 +90,12 @@ def read_tensors(path: Path) -> tuple[Named, dict[str, str]]:
 
 def save_snapshot(path: Path, snapshot: Snapshot) -> None:
     """Everything the rest of the run depends on, in one file."""
-    rooms = {"state": snapshot.states.save(), "server": snapshot.server, "message": snapshot.message, "best": snapshot.best}
+    rooms = {
+        "state": snapshot.states.save(),
+        "server": snapshot.server,
+        "message": snapshot.message,
+        "best": snapshot.best,
+    }
     tensors = {f"{room}/{n}": x for room, rows in rooms.items() for n, x in rows.items()}
     write_tensors(path, tensors, round=str(snapshot.round))
 

@@ -86,6 +86,7 @@ def federate(
     require(rounds >= 1, f"rounds must be >= 1, got {rounds}")
     require(evaluate_every >= 1, f"evaluate_every must be >= 1, got {evaluate_every}")
     clients, everyone = federation.clients, torch.arange(federation.clients)
+    module = wrapped(method, module, seed)
     layout = Layout(module)
     server = assemble(method, average)
     with engine.start(module, layout, federation, training, seed) as pool:
@@ -120,6 +121,15 @@ def federate(
                 samples = len(ids) * training.steps * training.batch_size
             yield Round(t, seconds, samples, up + greeting_bytes, down, dropped, scores), snapshot
             greeting_bytes = 0
+
+
+def wrapped(method: Method, module: nn.Module, seed: int) -> nn.Module:
+    """The module the method trains; what it adds is initialised from the seed."""
+    if method.wrap is None:
+        return module
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return method.wrap(module)
 
 
 def assemble(method: Method, average: Server | None) -> Server:

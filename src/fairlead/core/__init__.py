@@ -1,6 +1,7 @@
 """What everything else leans on: types, layout, local training, seeds, errors."""
 
 from fairlead.core.batches import Batch
+from fairlead.core.cut import Cut
 from fairlead.core.errors import DataError, EngineError, FairleadError, InputError, RunError, nearest, require
 from fairlead.core.layout import Layout, Part
 from fairlead.core.network import Loss, Network
@@ -12,6 +13,7 @@ from fairlead.core.types import Cohort, Federation, Method, Named, Server, Split
 __all__ = [
     "Batch",
     "Cohort",
+    "Cut",
     "DataError",
     "EngineError",
     "FairleadError",

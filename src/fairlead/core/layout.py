@@ -61,9 +61,9 @@ class Layout:
             self._add(name, tensor)
         self.trainable = self.size
         require(self.trainable > 0, "model: no parameters to train; give a module with at least one")
-        for name, tensor in module.named_buffers():
-            if tensor.is_floating_point():
-                self._add(name, tensor)
+        for name, buffer in module.named_buffers():
+            if buffer.is_floating_point():
+                self._add(name, buffer)
         self.parameter_names = tuple(n for n, s in self.slots.items() if s.start < self.trainable)
         owners = dict.fromkeys(n.rpartition(".")[0] for n in self.parameter_names)
         #: One part per module that owns parameters, in order: what papers call the layers.
@@ -129,4 +129,3 @@ class Layout:
 
 def _under(name: str, prefixes: tuple[str, ...]) -> bool:
     return any(p == "" or name == p or name.startswith(p + ".") for p in prefixes)
-

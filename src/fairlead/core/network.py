@@ -58,7 +58,14 @@ class Network:
                 )
 
     def gradient(
-        self, rows: Tensor, batch: Batch, loss: Loss, *, only: Part | None = None, given: Named, out: Tensor | None = None
+        self,
+        rows: Tensor,
+        batch: Batch,
+        loss: Loss,
+        *,
+        only: Part | None = None,
+        given: Named,
+        out: Tensor | None = None,
     ) -> Tensor:
         """Each row's gradient on its own client's batch, (C, D); zero outside `only` and on buffers."""
         names = self.layout.parameter_names if only is None else only.names
@@ -95,9 +102,13 @@ class Network:
         stacked = {f"module.{n}": t for n, t in self.layout.stacked(rows).items()}
         moving = {f"module.{n}": stacked.pop(f"module.{n}") for n in names}
 
-        def value(moving: Named, fixed: Named, x: Tensor, y: Tensor, key: Tensor, weight: Tensor | None, given: Named) -> Tensor:
+        def value(
+            moving: Named, fixed: Named, x: Tensor, y: Tensor, key: Tensor, weight: Tensor | None, given: Named
+        ) -> Tensor:
             keys = dict.fromkeys(self._key_names, key)
-            return functional_call(self._call, moving | fixed | keys, (loss, Batch(x, y, key, weight), given))
+            args = (loss, Batch(x, y, key, weight), given)
+            result: Tensor = functional_call(self._call, moving | fixed | keys, args)
+            return result
 
         expanded = {n: g.expand(len(rows), *g.shape[1:]) for n, g in given.items()}
         dims = (0, 0, 0, 0, 0, None if batch.weight is None else 0, 0)
@@ -112,7 +123,8 @@ class Network:
                 self._bind(rows[0], None)
                 return f(self.module, x[0])[None]
             stacked = {f"module.{n}": t for n, t in self.layout.stacked(rows.expand(len(x), -1)).items()}
-            return vmap(lambda tensors, x: functional_call(self._call, tensors, (f, x)))(stacked, x)
+            many: Tensor = vmap(lambda tensors, x: functional_call(self._call, tensors, (f, x)))(stacked, x)
+            return many
 
     def _bind(self, row: Tensor, learning: tuple[str, ...] | None) -> None:
         """Make the module's tensors views of the row, so a step on the row is a step of the module."""

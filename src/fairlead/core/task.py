@@ -222,7 +222,7 @@ class Task:
     def outputs(self, rows: Tensor, split: SplitName, f: Output | None = None) -> Tensor:
         """What each row's model (or `f(module, x)`) gives on its client's whole split, (C, n, ...), evaluating."""
         x, _, _ = self.whole(split)
-        blocks = x.split(EVALUATION_BLOCK, dim=1)
+        blocks = torch.split(x, EVALUATION_BLOCK, dim=1)
         return torch.cat([self._network.outputs(rows, b, f or _forward) for b in blocks], dim=1)
 
     def _loss(self, module: nn.Module, batch: Batch, given: Named) -> Tensor:

@@ -46,7 +46,8 @@ class Method(NamedTuple):
 
     `server` is a function of the stage that averages, so that any other aggregation can take its place; a method that
     averages nothing sets `average` to None. `wrap` turns the user's module into the one the method trains (two heads,
-    a residual pair), so a deployed model is always one vector of one module.
+    a residual pair), so a deployed model is always one vector of one module. `newcomer` is `personal` for a client that
+    never took part; left out, it is `personal` itself on the first state.
     """
 
     init: Callable[[Tensor, Layout], tuple[Named, Named]]  # (1, D) -> clients' first state, first message
@@ -56,6 +57,7 @@ class Method(NamedTuple):
     average: Server | None
     hello: Callable[[Task], Named] | None = None  # what every client sends once, before the first round
     wrap: Callable[[nn.Module], nn.Module] | None = None
+    newcomer: Callable[[Named, Named, Task], Tensor] | None = None  # what one that never took part starts from
 
 
 @dataclass(frozen=True)

@@ -52,9 +52,7 @@ class Engine:
         # Every worker gets a share of every group, so that none waits for the heaviest.
         return [group[w :: self.workers] for group in groups for w in range(min(self.workers, len(group)))]
 
-    def start(
-        self, module: nn.Module, layout: Layout, federation: Federation, training: Training, seed: int
-    ) -> Pool:
+    def start(self, module: nn.Module, layout: Layout, federation: Federation, training: Training, seed: int) -> Pool:
         """Workers ready to train this module on these clients."""
         return Pool(self, module, layout, federation, training, seed)
 

@@ -51,7 +51,8 @@ def fedora(
         samples = x.flatten(1)
         if released:
             samples = torch.cat([samples, one_hot(y, classes).to(samples)], 1)
-        return torch.linalg.svd(samples, full_matrices=False).Vh[:rank].T  # (d_in, p)
+        _, _, right = torch.linalg.svd(samples, full_matrices=False)
+        return right[:rank].T  # (d_in, p)
 
     def similarity(greetings: Named) -> Tensor:
         w = subspace_similarity(greetings["subspace"])
