@@ -67,7 +67,13 @@ def read_table(path: Path) -> dict[str, list[Any]]:
 
 def write_tensors(path: Path, tensors: Named, **facts: str) -> None:
     """A safetensors file; `facts` go into its header."""
-    whole = {n: x.contiguous() for n, x in tensors.items()}
+    whole: Named = {}
+    storages: set[int] = set()
+    for n, x in tensors.items():
+        # The format wants tensors apart, and a server may keep the very message it sent.
+        shared = x.untyped_storage().data_ptr() in storages
+        whole[n] = x.contiguous().clone() if shared else x.contiguous()
+        storages.add(x.untyped_storage().data_ptr())
     atomically(path, lambda p: save_file(whole, p, metadata={"format": FORMAT, **facts}))
 
 

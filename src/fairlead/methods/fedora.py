@@ -48,7 +48,8 @@ def fedora(
         return {"subspace": torch.stack([subspace(x, y, task.classes) for x, y in task.data()])}
 
     def subspace(x: Tensor, y: Tensor, classes: int) -> Tensor:
-        samples = x.flatten(1)
+        # A client with NaN among its inputs is left out of every round; its greeting must not stop the others.
+        samples = x.flatten(1).nan_to_num(0.0, 0.0, 0.0)
         if released:
             samples = torch.cat([samples, one_hot(y, classes).to(samples)], 1)
         _, _, right = torch.linalg.svd(samples, full_matrices=False)

@@ -1,0 +1,248 @@
+"""A tiny federation, and runs on it that watch the method while it works."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from importlib import import_module
+from itertools import islice
+
+import torch
+from torch import nn
+
+from fairlead.catalogue import parse
+from fairlead.checkpoint import load_snapshot, save_snapshot
+from fairlead.core import Layout, Server, Split, Training, stream
+from fairlead.data import scenario
+from fairlead.engines import engine
+
+loop_of_rounds = import_module("fairlead.federate")
+
+ROUNDS = 3
+SIZES = (40, 30, 28, 21, 12)  # three like-sized clients are stacked together and run out of batches one by one
+SEED = 71  # with half of the clients a round, client 0 first takes part in the last one and client 2 never
+TRAINING = Training(lr=0.1, epochs=1, batch_size=8)
+
+
+def federation(clients):
+    """Digits, each client's turned 60 degrees further; too few to hold every class everywhere."""
+    times = {k: SIZES[k] / 24 for k in range(clients)}
+    return scenario("rotated-digits", split="iid", clients=clients, samples=(24, 10, 12), big=times, angle=60.0).build(
+        seed=0
+    )
+
+
+FEDERATION = federation(len(SIZES))
+
+
+def mlp(*middle):
+    """64-16-10, with further layers before the last one."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), *middle, nn.Linear(16, 10))
+
+
+def with_dropout():
+    """What most of the exam trains, so that every engine has to drop the same units."""
+    return mlp(nn.Dropout(0.2))
+
+
+def with_batch_norm():
+    """Running statistics travel with the parameters."""
+    return mlp(nn.BatchNorm1d(16))
+
+
+def changed(split, x=None, y=None):
+    """The split with other inputs or labels."""
+    return Split(split.x if x is None else x, split.y if y is None else y, split.starts)
+
+
+def poisoned(f):
+    """The test split's labels shuffled, its inputs noise."""
+    rng = stream(0, "poison")
+    noise = torch.from_numpy(rng.normal(size=f.test.x.shape)).to(f.test.x) * 100
+    return replace(f, test=changed(f.test, noise, f.test.y[torch.from_numpy(rng.permutation(len(f.test.y)))]))
+
+
+def broken(f, client):
+    """The federation with one client whose train inputs are all NaN."""
+    x = f.train.x.clone()
+    x[f.train.starts[client] : f.train.starts[client + 1]] = torch.nan
+    return replace(f, train=changed(f.train, x))
+
+
+@dataclass
+class Watch:
+    """What went through a method's hands."""
+
+    up: dict[int, int] = field(default_factory=dict)  # bytes by round
+    down: dict[int, int] = field(default_factory=dict)
+    hello: int = 0
+    shapes: dict[str, set] = field(default_factory=dict)  # each kind of rows -> the names and row shapes it has had
+    touched: set[str] = field(default_factory=set)  # functions that changed an input in place
+
+    def method(self, method):
+        """The method, watched."""
+
+        def client(state, message, task):
+            out = self.call("client", method.client, state, message, task)
+            self.note(state=state, message=message, reply=out[1])
+            self.note(state=out[0])
+            self.down[task.round] = self.down.get(task.round, 0) + size(message)
+            self.up[task.round] = self.up.get(task.round, 0) + size(out[1])
+            return out
+
+        def personal(state, message, task):
+            return self.call("personal", method.personal, state, message, task)
+
+        def hello(task):
+            out = method.hello(task)
+            self.hello += size(out)
+            return out
+
+        def server(average):
+            inner = method.server(average)
+
+            def init(message, greetings, clients):
+                return self.call("server.init", inner.init, message, greetings, clients)
+
+            def update(state, rows, cohort):
+                out = self.call("server.update", inner.update, state, rows, cohort)
+                self.note(server=state)
+                self.note(server=out[0])
+                return out
+
+            return Server(init, update)
+
+        return method._replace(
+            client=client, personal=personal, server=server, hello=hello if method.hello is not None else None
+        )
+
+    def call(self, name, f, first, second, third):
+        """Call `f` and see whether its inputs survive."""
+        before = [{n: x.clone() for n, x in rows.items()} for rows in (first, second)]
+        out = f(first, second, third)
+        for old, rows in zip(before, (first, second), strict=True):
+            if old.keys() != rows.keys() or not all(same(old[n], rows[n]) for n in old):
+                self.touched.add(name)
+        return out
+
+    def note(self, **kinds):
+        """Remember names and row shapes."""
+        for kind, rows in kinds.items():
+            shapes = tuple(sorted((n, tuple(x.shape[1:]), str(x.dtype)) for n, x in rows.items()))
+            self.shapes.setdefault(kind, set()).add(shapes)
+
+
+@dataclass
+class Run:
+    """What a run leaves behind."""
+
+    records: tuple
+    snapshot: object
+    models: torch.Tensor  # (N, D), from `personal` on the last snapshot
+    initial: torch.Tensor  # (1, D)
+    module: nn.Module
+    federation: object
+    watch: Watch
+
+    @property
+    def scores(self):
+        """Every score of every round, in order."""
+        return [x for r in self.records for s in r.scores for x in (s.accuracy, s.loss)]
+
+    def outputs(self, k, row=None):
+        """What client k's deployed model makes of its test inputs, through a plain module."""
+        Layout(self.module).write(self.models[k] if row is None else row, self.module)
+        with torch.no_grad():
+            return self.module.eval()(self.federation.test.client(k)[0])
+
+
+def run(
+    name,
+    *,
+    on="loop",
+    data=FEDERATION,
+    build=with_dropout,
+    participation=1.0,
+    seed=SEED,
+    pause=None,
+    watch=False,
+):
+    """Three rounds of a method; with `pause` = (round, path), saved, loaded and gone on from there."""
+    entry = parse(name)
+    seen = Watch()
+    method = seen.method(entry.method) if watch else entry.method
+    module = loop_of_rounds.wrapped(method, build(), seed)
+    layout = Layout(module)
+    initial = layout.read(module)
+
+    def go(until, snapshot=None):
+        rounds = loop_of_rounds.federate(
+            method,
+            data,
+            build(),
+            TRAINING,
+            rounds=ROUNDS,
+            engine=engine(on),
+            average=entry.average,
+            participation=participation,
+            evaluate_every=1,
+            seed=seed,
+            snapshot=snapshot,
+        )
+        return zip(*islice(rounds, until), strict=True)
+
+    records, snapshots = go(pause[0] if pause else ROUNDS)
+    if pause:
+        save_snapshot(pause[1], snapshots[-1])
+        loaded = load_snapshot(pause[1], data.clients, method.init(initial, layout)[0])
+        later, snapshots = go(ROUNDS, loaded)
+        records += later
+    snapshot = snapshots[-1]
+    models = deployed(entry.method, data, module, layout, snapshot, engine(on), seed)
+    return Run(records, snapshot, models, initial, module, data, seen)
+
+
+def deployed(method, data, module, layout, snapshot, on, seed):
+    """The models the clients would deploy, (N, D), straight from `personal`."""
+
+    def work(state, message, task):
+        return {"model": method.personal(state, message, task)}, {}
+
+    everyone = torch.arange(data.clients)
+    with on.start(module, layout, data, TRAINING, seed) as pool:
+        rows, _ = pool.map(work, everyone, snapshot.round, snapshot.states.get(everyone), snapshot.message)
+    return rows["model"]
+
+
+class Case:
+    """One name's runs, each made when first asked for and shared by the questions."""
+
+    def __init__(self, name):
+        self.name = name
+
+    @cached_property
+    def full(self):
+        """Everybody in every round."""
+        return run(self.name, watch=True)
+
+    @cached_property
+    def partial(self):
+        """Half of the clients in every round."""
+        return run(self.name, participation=0.5, watch=True)
+
+    @cached_property
+    def normed(self):
+        """A model with BatchNorm."""
+        return run(self.name, build=with_batch_norm, participation=0.5, watch=True)
+
+
+def same(a, b):
+    """Bit for bit the same, NaN included."""
+    return a.shape == b.shape and torch.equal(a.nan_to_num(nan=7e7), b.nan_to_num(nan=7e7))
+
+
+def size(rows):
+    """Bytes of the rows."""
+    return sum(x.numel() * x.element_size() for x in rows.values())

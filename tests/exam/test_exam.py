@@ -1,0 +1,154 @@
+"""The common exam: what every method of the catalogue promises, whatever it does."""
+
+import pytest
+import torch
+from exam_runs import (
+    FEDERATION,
+    ROUNDS,
+    SEED,
+    SIZES,
+    Case,
+    broken,
+    federation,
+    loop_of_rounds,
+    poisoned,
+    run,
+    same,
+    with_batch_norm,
+)
+
+from fairlead.core import EngineError
+from fairlead.methods import METHODS
+
+COMPOSED = ("fedavg+ft", "fedrep+confree", "fedavg+median", "scaffold+confree")
+OTHER_ENGINES = ("vectorised", "threads", "threads+vectorised")
+LATE, NEVER = 0, 2  # who joins in the last round of a partial run, and who does not
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread():
+    """Two cores are shared by workers of our own; OpenMP's would only be in the way."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module", params=[*METHODS, *COMPOSED])
+def case(request):
+    """One name, with the runs its questions share."""
+    return Case(request.param)
+
+
+@pytest.fixture(scope="module")
+def local():
+    """Everybody alone."""
+    return run("local")
+
+
+@pytest.fixture(scope="module")
+def fedavg():
+    """One model for everybody."""
+    return run("fedavg")
+
+
+def test_cohorts_are_what_the_exam_assumes():
+    ids = [loop_of_rounds.draw(0.5, len(SIZES), SEED, t).tolist() for t in range(1, ROUNDS + 1)]
+    assert LATE in ids[-1]
+    assert LATE not in ids[0] + ids[1]
+    assert NEVER not in ids[0] + ids[1] + ids[2]
+
+
+@pytest.mark.parametrize("name", OTHER_ENGINES)
+def test_engines_agree(case, name):
+    other = run(case.name, on=name, participation=0.5)
+    torch.testing.assert_close(other.models, case.partial.models, atol=1e-5, rtol=1e-5)
+
+
+def test_inputs_are_left_alone(case):
+    assert case.partial.watch.touched | case.full.watch.touched | case.normed.watch.touched == set()
+
+
+def test_names_and_shapes_stay_the_same(case):
+    for watch in (case.partial.watch, case.full.watch):
+        assert {kind: len(seen) for kind, seen in watch.shapes.items()} == dict.fromkeys(watch.shapes, 1)
+
+
+def test_bytes_are_those_of_the_rows_that_travel(case):
+    for one in (case.partial, case.full):
+        assert [r.bytes_down for r in one.records] == [one.watch.down[r.round] for r in one.records]
+        up = [one.watch.up[r.round] for r in one.records]
+        up[0] += one.watch.hello
+        assert [r.bytes_up for r in one.records] == up
+
+
+def test_another_seed_gives_another_result(case):
+    assert not same(run(case.name, participation=0.5, seed=SEED + 1).models, case.partial.models)
+
+
+def test_test_data_never_matter_and_the_same_seed_gives_the_same_bits(case):
+    again = run(case.name, data=poisoned(FEDERATION))
+    assert same(again.models, case.full.models)
+
+
+def test_resuming_equals_running_on(case, tmp_path):
+    resumed = run(case.name, participation=0.5, pause=(2, tmp_path / "snapshot.safetensors"))
+    assert same(resumed.models, case.partial.models)
+    assert all(same(a, b) for a, b in zip(resumed.scores, case.partial.scores, strict=True))
+
+
+def test_it_is_not_secretly_something_else(case, local, fedavg):
+    """By what the deployed models answer, since a method may have parameters the others lack."""
+    for k in range(len(SIZES)):
+        mine = case.full.outputs(k)
+        assert not torch.allclose(mine, case.full.outputs(k, case.full.initial[0]), atol=1e-3), "not trained"
+        for name, other in (("local", local), ("fedavg", fedavg)):
+            if case.name != name:
+                assert not torch.allclose(mine, other.outputs(k), atol=1e-5), f"is {name}"
+
+
+def test_it_evaluates_the_model_it_deploys(case):
+    last = {(s.model, s.split): s for s in case.full.records[-1].scores}
+    for k in range(len(SIZES)):
+        y = FEDERATION.test.client(k)[1]
+        right = (case.full.outputs(k).argmax(1) == y).float().mean()
+        torch.testing.assert_close(last["personal", "test"].accuracy[k], right)
+
+
+@pytest.mark.parametrize("name", ["loop", "vectorised"])
+def test_a_client_that_diverges_harms_nobody_else(case, name):
+    sick = 1
+    result = run(case.name, data=broken(FEDERATION, sick), on=name)
+    assert [r.dropped for r in result.records] == [[sick]] * ROUNDS
+    healthy = [k for k in range(len(SIZES)) if k != sick]
+    assert bool(result.models[healthy].isfinite().all())
+    assert bool((result.models[healthy] != result.initial).any(1).all())
+
+
+def test_newcomers_and_absent_clients_have_models(case):
+    models = case.partial.models
+    assert bool(models.isfinite().all())
+    assert not same(models[LATE], case.partial.initial[0])
+
+
+def test_one_client_alone(case):
+    alone = run(case.name, data=federation(1))
+    assert bool(alone.models.isfinite().all())
+    assert not same(alone.models, alone.initial)
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fedavg+median"])
+def test_one_client_makes_an_average_the_identity(name):
+    alone, local = (run(n, data=federation(1)).models for n in (name, "local"))
+    torch.testing.assert_close(alone, local, atol=1e-6, rtol=0)
+
+
+def test_batch_norm_runs_one_client_at_a_time(case):
+    other = run(case.name, on="threads", build=with_batch_norm, participation=0.5)
+    assert bool(other.models.isfinite().all())
+    torch.testing.assert_close(other.models, case.normed.models, atol=1e-5, rtol=1e-5)
+
+
+def test_batch_norm_is_refused_where_clients_are_stacked(case):
+    with pytest.raises(EngineError, match="--engine threads or loop"):
+        run(case.name, on="vectorised", build=with_batch_norm)
