@@ -1,1 +1,42 @@
-"""Fairlead: personalized federated learning in which no participant ends up worse off than alone."""
+"""Fairlead: personalized federated learning in which no participant ends up worse off than alone.
+
+>>> import fairlead
+>>> result = fairlead.compare(["fedavg", "fedrep+confree"], clients=4, rounds=2)
+>>> sorted(result.summary["methods"])
+['fedavg', 'fedrep+confree', 'local']
+>>> result.model("fedrep+confree", client=3).training
+False
+"""
+
+from fairlead import functional
+from fairlead.catalogue import parse
+from fairlead.comparison import Comparison, compare, resume, run
+from fairlead.core.errors import DataError, EngineError, FairleadError, InputError, RunError
+from fairlead.core.types import Cohort, Federation, Method, Named, Server, Split
+from fairlead.data import Scenario, scenario
+from fairlead.federate import federate
+from fairlead.settings import Settings
+
+__all__ = [
+    "Cohort",
+    "Comparison",
+    "DataError",
+    "EngineError",
+    "FairleadError",
+    "Federation",
+    "InputError",
+    "Method",
+    "Named",
+    "RunError",
+    "Scenario",
+    "Server",
+    "Settings",
+    "Split",
+    "compare",
+    "federate",
+    "functional",
+    "parse",
+    "resume",
+    "run",
+    "scenario",
+]

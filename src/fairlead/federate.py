@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -60,7 +60,7 @@ class Snapshot:
     states: States
     server: Named
     message: Named
-    best: Named = field(default_factory=dict)  # round, value and models (N, D) of the best validation score so far
+    best: Named = field(default_factory=dict)  # the models to deploy (N, D), their round and why they were chosen
 
 
 def federate(
@@ -75,12 +75,14 @@ def federate(
     participation: float = 1.0,
     evaluate_every: int = 10,
     evaluate_global: bool = False,
+    select: Literal["validation", "last"] = "last",
     seed: int = 0,
     snapshot: Snapshot | None = None,
 ) -> Iterator[tuple[Round, Snapshot]]:
     """Train round by round; after each, yield what happened and all that is needed to go on from there.
 
-    `average` takes the place of the method's own averaging stage. A `snapshot` from an earlier run of the same
+    `average` takes the place of the method's own averaging stage; `select` says which round's models are kept to
+    deploy: the best on validation data, or the last. A `snapshot` from an earlier run of the same
     settings goes on where that one stopped and ends with the same bits.
     """
     require(rounds >= 1, f"rounds must be >= 1, got {rounds}")
@@ -115,7 +117,7 @@ def federate(
             scores: list[Score] = []
             if t % evaluate_every == 0 or t == rounds:
                 scores, models = score(method, pool, everyone, snapshot, evaluate_global)
-                keep_best(snapshot, scores, models, t)
+                keep_best(snapshot, scores, models, select)
             samples = int(sizes.sum()) * training.epochs
             if training.steps:
                 samples = len(ids) * training.steps * training.batch_size
@@ -198,13 +200,14 @@ def score(
     return found, models["models"]
 
 
-def keep_best(snapshot: Snapshot, scores: list[Score], models: Tensor, round: int) -> None:
-    """Remember the models of the round with the best mean validation score; test scores decide nothing."""
-    for s in scores:
-        if (s.model, s.split) == ("personal", "validation"):
-            value = (-s.loss if s.accuracy is None else s.accuracy).to(torch.float64).mean()
-            if not snapshot.best or bool(value > snapshot.best["value"][0]):
-                snapshot.best = {"round": torch.tensor([round]), "value": value[None], "models": models}
+def keep_best(snapshot: Snapshot, scores: list[Score], models: Tensor, select: Literal["validation", "last"]) -> None:
+    """Remember the models to deploy: the last, or those with the best mean validation score; test decides nothing."""
+    value = torch.tensor([float(snapshot.round)], dtype=torch.float64)
+    if select == "validation":
+        (s,) = (s for s in scores if (s.model, s.split) == ("personal", "validation"))
+        value = (-s.loss if s.accuracy is None else s.accuracy).to(torch.float64).mean()[None]
+    if not snapshot.best or bool(value > snapshot.best["value"]):
+        snapshot.best = {"round": torch.tensor([snapshot.round]), "value": value, "models": models}
 
 
 def payload(rows: Named) -> int:

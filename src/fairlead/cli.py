@@ -1,0 +1,277 @@
+"""The command line: flags from `Settings`, then compare and report. The only place that prints."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import sys
+import time
+import tomllib
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from fairlead import comparison as comparing
+from fairlead.catalogue import about
+from fairlead.core.errors import FairleadError, InputError, nearest, require
+from fairlead.data import ABOUT, PRESETS
+from fairlead.methods import METHODS, WRAPPERS
+from fairlead.report import read_summary, verdict_lines, verdict_table, write_page
+from fairlead.servers import STAGES
+from fairlead.settings import Settings, protocol_of
+
+app = typer.Typer(
+    help="Personalized federated learning in which no participant ends up worse off than alone.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+)
+# Without a terminal the width is unknown; the verdict table wants 100 columns.
+console = Console(width=None if sys.stdout.isatty() else 100)
+LINE_SECONDS = 10.0  # between progress lines where there is no terminal
+
+METAVARS = {"int": "N", "float": "X", "Path": "DIR", "Counts": "N,N,N", "Triple": "X,X,X"}
+
+
+def with_settings(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command one option per field of `Settings`, in place of its `**options`."""
+    own = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.kind is not p.VAR_KEYWORD]
+    extra = []
+    for name, field in Settings.model_fields.items():
+        kind = str(Settings.__annotations__[name]).split(" ")[0]
+        # Values stay text here: `settings.check` converts them and says what is wrong in one sentence.
+        option = typer.Option(f"--{name.replace('_', '-')}", help=field.description, metavar=METAVARS.get(kind, "NAME"))
+        hint: Any = str | None
+        if name == "set":
+            hint, option = list[str] | None, typer.Option("--set", help="e.g. fedora.a=0.8", metavar="NAME.KEY=VALUE")
+        annotation = Annotated[hint, option]
+        extra.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation))
+    command.__signature__ = inspect.Signature([*own, *extra])  # type: ignore[attr-defined]
+    command.__annotations__ |= {p.name: p.annotation for p in extra}
+    return command
+
+
+Config = Annotated[Path | None, typer.Option(help="Settings file (TOML) with the same names.", metavar="FILE")]
+Out = Annotated[Path | None, typer.Option(help="Folder for the results.", metavar="DIR")]
+
+
+@app.command(name="compare", epilog="Example: `fairlead compare fedavg fedrep+confree --rounds 20 --seeds 3`")
+@with_settings
+def compare_command(
+    methods: Annotated[
+        list[str] | None, typer.Argument(help="Methods; LOCAL is always trained as the control.")
+    ] = None,
+    *,
+    seeds: Annotated[str | None, typer.Option(help="How many seeds to repeat with.", metavar="N")] = None,
+    out: Out = None,
+    config: Config = None,
+    **options: Any,
+) -> None:
+    """Compare methods client by client with training alone."""
+    chosen = read_config(config) | {k: v for k, v in options.items() if v not in (None, [])}
+    methods = methods or chosen.pop("methods", None)
+    chosen.pop("methods", None)
+    require(bool(methods), "no method given; try: fairlead compare local fedavg fedrep+confree")
+    count = whole("seeds", seeds if seeds is not None else chosen.pop("seeds", 1))
+    chosen.pop("seeds", None)
+    folder = out or Path(chosen.pop("out", f"runs/{chosen.get('scenario', 'compare')}"))
+    chosen.pop("out", None)
+    execute(list(methods or []), list(range(count)), folder, settings_from(chosen))
+
+
+@app.command(name="run", epilog="Example: `fairlead run fedora --clients 12 --rounds 40 --set fedora.a=0.8`")
+@with_settings
+def run_command(
+    method: Annotated[str, typer.Argument(help="A method, with stages after plus signs.")],
+    *,
+    seed: Annotated[str, typer.Option(help="Seed of split, weights and batches.", metavar="N")] = "0",
+    out: Out = None,
+    config: Config = None,
+    **options: Any,
+) -> None:
+    """Train one method, and LOCAL beside it."""
+    chosen = read_config(config) | {k: v for k, v in options.items() if v not in (None, [])}
+    execute([method], [whole("seed", seed, least=0)], out or Path(f"runs/{method}"), settings_from(chosen))
+
+
+@app.command(epilog="Example: `fairlead resume runs/compare`")
+def resume(
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="A comparison's or a run's folder.")],
+) -> None:
+    """Go on with an interrupted comparison; it ends with the bits it would have had."""
+    with watch() as progress:
+        result = comparing.resume(folder, progress)
+    show(result.folder)
+
+
+@app.command(epilog="Example: `fairlead report runs/demo`")
+def report(folder: Annotated[Path, typer.Argument(metavar="DIR", help="A comparison's folder.")]) -> None:
+    """Print a finished comparison's table and write its page again."""
+    show(folder)
+
+
+@app.command(name="methods", epilog="Example: `fairlead methods fedora`")
+def methods_command(
+    name: Annotated[str | None, typer.Argument(help="Show one in full: symbols, cost, differences.")] = None,
+) -> None:
+    """List the methods and stages, with citation and cost."""
+    known = {**METHODS, **STAGES, **WRAPPERS}
+    if name is not None:
+        if name not in known:
+            raise InputError(f"method '{name}' is unknown; {nearest(name, known)}")
+        one = about(name)
+        console.print(escape(one.text), highlight=False)
+        for key, default in one.keywords.items():
+            console.print(f"  --set {name}.{key}={default}", highlight=False)
+        return
+    table = Table("method", "what it is", "cost", title="Methods", show_lines=True)
+    for method in METHODS:
+        one = about(method)
+        table.add_row(method, escape(one.title), escape(one.cost))
+    console.print(table)
+    stages = Table("after a plus", "what it does", "options", title="Stages, as in fedrep+confree", show_lines=True)
+    for stage in {**STAGES, **WRAPPERS}:
+        one = about(stage)
+        stages.add_row(stage, escape(one.title), " ".join(f"{k}={v}" for k, v in one.keywords.items()))
+    console.print(stages)
+
+
+@app.command(epilog="Example: `fairlead scenarios`")
+def scenarios() -> None:
+    """List the named scenarios and the settings they bring along."""
+    table = Table("scenario", "what it is", "training")
+    for name, text in ABOUT.items():
+        plan = protocol_of(name)
+        brief = f"{plan['model']}, {plan['rounds']} rounds, lr {plan['lr']}, batch {plan['batch_size']}"
+        table.add_row(name, escape(text), brief)
+    console.print(table)
+    changed = {k for preset in PRESETS.values() for k in asdict(preset)}
+    console.print(f"Any part can be replaced: --{', --'.join(sorted(k.replace('_', '-') for k in changed - {'big'}))}")
+
+
+def read_config(path: Path | None) -> dict[str, Any]:
+    """A settings file's values; dashes and underscores are the same."""
+    if path is None:
+        return {}
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"--config {path}: {error.strerror or error}; expected a TOML file") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"--config {path} is not valid TOML: {error}") from error
+    return {k.replace("-", "_"): v for k, v in values.items()}
+
+
+def settings_from(values: dict[str, Any]) -> dict[str, Any]:
+    """`--set a.b=c` texts become nested options; everything else passes."""
+    pairs = values.get("set")
+    if isinstance(pairs, list):
+        nested: dict[str, dict[str, str]] = {}
+        for pair in pairs:
+            name, _, value = pair.partition("=")
+            owner, _, key = name.partition(".")
+            require(bool(owner and key and value), f"--set {pair}: expected NAME.KEY=VALUE, e.g. fedora.a=0.8")
+            nested.setdefault(owner, {})[key] = value
+        values["set"] = nested
+    return values
+
+
+def whole(name: str, value: object, least: int = 1) -> int:
+    """A whole number from text."""
+    try:
+        number = int(str(value))
+    except ValueError as error:
+        raise InputError(f"--{name} must be a whole number, got '{value}'") from error
+    require(number >= least, f"--{name} must be at least {least}, got {number}")
+    return number
+
+
+def execute(methods: list[str], seeds: list[int], folder: Path, settings: dict[str, Any]) -> None:
+    """Compare, with progress, then show the verdict."""
+    with watch() as progress:
+        comparing.compare(methods, seeds=seeds, out=folder, progress=progress, **settings)
+    show(folder)
+
+
+def show(folder: Path) -> None:
+    """The verdict on the terminal, and the page beside it."""
+    summary = read_summary(folder)
+    page = write_page(folder)
+    console.print(verdict_table(summary))
+    for line in verdict_lines(summary):
+        console.print(escape(line), highlight=False)
+    console.print(f"Report: {page}", highlight=False, soft_wrap=True)
+
+
+class watch:
+    """Progress with time left: a bar on a terminal, a plain line now and then elsewhere."""
+
+    def __init__(self) -> None:
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            console=console,
+            transient=True,
+        )
+        self._task: Any = None
+        self._key: tuple[str, int] | None = None
+        self._began = self._said = time.monotonic()
+        self._first = 0
+
+    def __enter__(self) -> Callable[[str, int, int, int], None]:
+        if console.is_terminal:
+            self._bar.start()
+        return self._update
+
+    def __exit__(self, *_: object) -> None:
+        if console.is_terminal:
+            self._bar.stop()
+
+    def _update(self, method: str, seed: int, round: int, rounds: int) -> None:
+        now = time.monotonic()
+        if self._key != (method, seed):
+            self._key, self._began, self._first = (method, seed), now, round
+            if console.is_terminal:
+                if self._task is not None:
+                    self._bar.remove_task(self._task)
+                self._task = self._bar.add_task(f"{method}, seed {seed}", total=rounds)
+        if console.is_terminal:
+            self._bar.update(self._task, completed=round)
+        elif now - self._said > LINE_SECONDS:
+            self._said = now
+            left = (now - self._began) / max(round - self._first, 1) * (rounds - round)
+            console.print(f"{method}, seed {seed}: round {round} of {rounds}, {left:.0f} s left", highlight=False)
+
+
+def main() -> None:
+    """Run the command; what goes wrong on purpose is one sentence and exit code 2."""
+    logging.basicConfig(level=logging.WARNING, format="fairlead: %(message)s")
+    logging.getLogger("fairlead.engines.auto").setLevel(logging.INFO)
+    try:
+        code = app(standalone_mode=False)
+    except FairleadError as error:
+        sys.exit(fail(str(error)))
+    except (KeyboardInterrupt, typer.Abort):
+        sys.exit(fail("stopped; `fairlead resume DIR` goes on from the last checkpoint", 130))
+    except Exception as error:
+        # The option parser's own errors, wherever it keeps its classes, can say themselves in a sentence.
+        if hasattr(error, "format_message"):
+            sys.exit(fail(error.format_message().replace("\n", " ")))
+        raise
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def fail(sentence: str, code: int = 2) -> int:
+    """Say what went wrong, on standard error."""
+    print(f"fairlead: {sentence}", file=sys.stderr)
+    return code

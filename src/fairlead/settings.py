@@ -1,0 +1,178 @@
+"""What a user may set, and the experiment it resolves to.
+
+`Settings` has one optional field per choice; the same names serve the command line, a settings file and Python. What is
+left out comes from the named scenario's published protocol. `Experiment` is the result with nothing left open: plain
+values, saved with every run, enough to run it again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from fairlead.core import InputError, Training, nearest, require
+from fairlead.data import Scenario, scenario
+
+# The published settings, by the paper they come from; a scenario's own come after.
+PROTOCOLS: dict[str, dict[str, Any]] = {
+    "default": {"model": "auto", "rounds": 50, "lr": 0.05, "batch_size": 32, "select": "validation"},
+    "digits": {"model": "mlp", "rounds": 40, "lr": 0.05, "epochs": 2, "batch_size": 16, "momentum": 0.5},
+    "fedora": {"model": "mlp", "rounds": 500, "lr": 0.005, "epochs": 5, "batch_size": 64}
+    | {"momentum": 0.9, "weight_decay": 5e-5, "select": "validation"},
+    "confree": {"model": "cnn", "rounds": 500, "lr": 0.005, "epochs": 1, "batch_size": 10, "select": "last"},
+}
+
+
+def protocol_of(name: str | None) -> dict[str, Any]:
+    """The training protocol that belongs to a preset."""
+    if name is None or name == "yearbook":
+        return PROTOCOLS["default"]
+    if name == "rotated-digits":
+        return PROTOCOLS["default"] | PROTOCOLS["digits"]
+    if name.endswith(("-dirichlet", "-pathological")):
+        return PROTOCOLS["default"] | PROTOCOLS["confree"]
+    colour = {"model": "cnn"} if name in ("cifar10-labels", "gtsrb-rotated") else {}
+    return PROTOCOLS["default"] | PROTOCOLS["fedora"] | colour
+
+
+def _numbers(value: object) -> object:
+    return tuple(value.split(",")) if isinstance(value, str) else value
+
+
+Triple = Annotated[tuple[float, float, float], BeforeValidator(_numbers)]
+Counts = Annotated[tuple[int, int, int], BeforeValidator(_numbers)]
+
+
+class Settings(BaseModel):
+    """Everything a user may set; None leaves the choice to the scenario."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+
+    scenario: str | None = Field(None, description="A preset; `fairlead scenarios` lists them.")
+    data: str | None = Field(None, description="Data set: a known name, a parquet folder, a .csv or .parquet file.")
+    data_dir: Path | None = Field(None, description="Folder that holds data sets as parquet folders.")
+    label: str | None = Field(None, description="Label column of a table.")
+    column: str | None = Field(None, description="Column that names the owner of a sample, for --split column.")
+    split: str | None = Field(None, description="iid, dirichlet, pathological, quantity or column.")
+    clients: int | None = Field(None, description="Number of clients.")
+    beta: float | None = Field(None, description="Dirichlet concentration; small is skewed.")
+    classes_per_client: int | None = Field(None, description="Classes a client sees, for --split pathological.")
+    skew: float | None = Field(None, description="How unequal sizes are, for --split quantity.")
+    samples: Counts | None = Field(None, description="Train,validation,test samples of every client, e.g. 128,64,277.")
+    fractions: Triple | None = Field(None, description="Train,validation,test shares, e.g. 0.6,0.2,0.2.")
+    shift: str | None = Field(None, description="none or rotation.")
+    angle: float | None = Field(None, description="Degrees between neighbouring clients, for --shift rotation.")
+    pool: str | None = Field(None, description="all: mix the published parts; train: keep the published test part.")
+    model: str | None = Field(None, description="auto, logistic, mlp or cnn.")
+    rounds: int | None = Field(None, description="Rounds of training.")
+    participation: float | None = Field(None, description="Share of clients in a round, or a count above 1.")
+    lr: float | None = Field(None, description="Learning rate of the clients.")
+    epochs: int | None = Field(None, description="Local epochs a round.")
+    steps: int | None = Field(None, description="Local batches a round, in place of epochs.")
+    batch_size: int | None = Field(None, description="Samples in a local batch.")
+    momentum: float | None = Field(None, description="Momentum of local SGD, reset every round.")
+    weight_decay: float | None = Field(None, description="Weight decay of local SGD.")
+    schedule: Literal["constant", "cosine", "exponential"] | None = Field(None, description="Learning rate by round.")
+    decay: float | None = Field(None, description="Factor a round, for --schedule exponential.")
+    evaluate_every: int | None = Field(None, description="Rounds between evaluations.")
+    select: Literal["validation", "last"] | None = Field(
+        None, description="Which round is reported: best on validation data, or the last."
+    )
+    engine: str | None = Field(None, description="auto, loop, vectorised, threads or threads+vectorised.")
+    set: dict[str, dict[str, Any]] | None = Field(None, description="Options of methods and stages.")
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One comparison's settings with nothing left open."""
+
+    name: str  # the preset it started from, or "custom"
+    scenario: Scenario
+    training: Training
+    model: str
+    rounds: int
+    participation: float
+    evaluate_every: int
+    select: Literal["validation", "last"]
+    engine: str
+    data_dir: str | None
+    options: dict[str, dict[str, Any]]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values, for a file."""
+        plain = asdict(self)
+        plain["training"].pop("criterion")
+        return plain
+
+    @staticmethod
+    def from_json(plain: dict[str, Any]) -> Experiment:
+        """Back from a file."""
+        rest = {k: v for k, v in plain.items() if k not in ("scenario", "training")}
+        return Experiment(scenario=Scenario(**plain["scenario"]), training=Training(**plain["training"]), **rest)
+
+
+def check(values: dict[str, Any]) -> Settings:
+    """Settings from plain values; one sentence for the first that does not fit."""
+    known = list(Settings.model_fields)
+    for key in values:
+        if key not in known:
+            raise InputError(f"setting '{key}' is unknown; {nearest(key, known)}")
+    try:
+        return Settings(**values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = str(first["loc"][0])
+        hint = Settings.model_fields[key].description
+        raise InputError(f"setting {key}={values[key]!r}: {first['msg']}; expected: {hint}") from error
+
+
+def resolve(settings: Settings) -> Experiment:
+    """Fill in what was left out, and check the whole before any work."""
+    given = {k: v for k, v in settings.model_dump().items() if v is not None}
+    who = {f.name for f in fields(Scenario)}
+    overrides = {k: v for k, v in given.items() if k in who}
+    name = settings.scenario or (None if settings.data else "rotated-digits")
+    if name is None:
+        if "column" in overrides:
+            overrides = {"split": "column", "clients": None} | overrides
+        chosen = Scenario(**overrides)
+    else:
+        chosen = scenario(name, **overrides)
+    plan = protocol_of(name) | given
+    rounds = int(plan["rounds"])
+    require(rounds >= 1, f"rounds must be >= 1, got {rounds}")
+    how = {f.name for f in fields(Training)}
+    training = replace(Training(**{k: v for k, v in plan.items() if k in how and k != "rounds"}), rounds=rounds)
+    select = plan["select"]
+    share = chosen.samples[1] if chosen.samples else chosen.fractions[1]
+    if share == 0 and settings.select is None:
+        select = "last"
+    require(
+        share > 0 or select == "last",
+        "select 'validation' needs validation samples and this scenario has none; use --select last or --fractions",
+    )
+    every = int(plan.get("evaluate_every", max(1, min(10, rounds // 10))))
+    require(every >= 1, f"evaluate_every must be >= 1, got {every}")
+    participation = float(plan.get("participation", 1.0))
+    count = chosen.clients
+    require(participation > 0, f"participation must be a rate in (0, 1] or a count above 1, got {participation:g}")
+    require(
+        count is None or participation <= max(count, 1),
+        f"participation {participation:g} is more than the {count} clients; give a rate or a smaller count",
+    )
+    return Experiment(
+        name=name or "custom",
+        scenario=chosen,
+        training=training,
+        model=str(plan["model"]),
+        rounds=rounds,
+        participation=participation,
+        evaluate_every=every,
+        select=select,
+        engine=str(plan.get("engine", "auto")),
+        data_dir=None if settings.data_dir is None else str(settings.data_dir.resolve()),
+        options=settings.set or {},
+    )
