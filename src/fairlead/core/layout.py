@@ -65,9 +65,9 @@ class Layout:
             if buffer.is_floating_point():
                 self._add(name, buffer)
         self.parameter_names = tuple(n for n, s in self.slots.items() if s.start < self.trainable)
-        owners = dict.fromkeys(n.rpartition(".")[0] for n in self.parameter_names)
+        owners = dict.fromkeys(_owner(n) for n in self.parameter_names)
         #: One part per module that owns parameters, in order: what papers call the layers.
-        self.layers: dict[str, Part] = {o: self.part(o) for o in owners}
+        self.layers: dict[str, Part] = {o: self._owned({o}) for o in owners}
         head = getattr(module, "head_name", None) or list(owners)[-1]
         #: The last layer, or what the module's `head_name` says; the body is everything else.
         self.head_name: str = head
@@ -87,6 +87,21 @@ class Layout:
     def rest(self, *prefixes: str) -> Part:
         """Every column that `part` with the same names leaves out."""
         return Part([s for s in self.slots.values() if not _under(s.name, prefixes)], self.trainable)
+
+    def cut(self, last: int | None) -> tuple[Part, Part]:
+        """Everything below the last so many layers, and these layers; None cuts below the head."""
+        if last is None:
+            return self.body, self.head
+        require(
+            1 <= last < len(self.layers),
+            f"model: cannot cut below the last {last} of {len(self.layers)} layers; both sides need one at least",
+        )
+        above = set(list(self.layers)[-last:])
+        below = {_owner(name) for name in self.slots} - above
+        return self._owned(below), self._owned(above)
+
+    def _owned(self, owners: set[str]) -> Part:
+        return Part([s for s in self.slots.values() if _owner(s.name) in owners], self.trainable)
 
     def join(self, *pieces: tuple[Part, Tensor]) -> Tensor:
         """Whole rows from parts that together cover the vector: `join((body, b), (head, h))`."""
@@ -120,11 +135,15 @@ class Layout:
         return {s.name: rows[:, s.start : s.stop].view(-1, *s.shape) for s in self.slots.values()}
 
     def per_layer(self, scores: Tensor) -> Tensor:
-        """Spread one number per layer, (C, L), over the columns of that layer, (C, D); buffers get zero."""
+        """Spread one number per layer, (C, L), over its columns, (C, D); buffers of no layer get zero."""
         out = scores.new_zeros(len(scores), self.size)
         for i, part in enumerate(self.layers.values()):
             out[:, part.columns] = scores[:, i : i + 1]
         return out
+
+
+def _owner(name: str) -> str:
+    return name.rpartition(".")[0]
 
 
 def _under(name: str, prefixes: tuple[str, ...]) -> bool:

@@ -91,16 +91,18 @@ class Task:
         data = self._split(split)
         return torch.stack([torch.bincount(data.client(k)[1], minlength=self.classes) for k in self.ids])
 
-    def steps(self) -> Tensor:
-        """How many gradients make up each client's displacement in a round of `descend`, (C, 1).
+    def steps(self, epochs: int | None = None) -> Tensor:
+        """How many gradients make up each client's displacement in a call of `descend`, (C, 1).
 
         With momentum m, the gradient of step s of K is applied (1 - m^(K-s+1)) / (1 - m) times over; the sum of these
         is what -displacement / lr must be divided by to give a mean gradient. Without momentum it is K.
         """
         t = self.training
-        k = torch.tensor(float(t.steps)) if t.steps else t.epochs * (self.sizes() / t.batch_size).ceil()
+        passes = t.epochs if epochs is None else epochs
+        whole = passes * (self.sizes() / t.batch_size).ceil()
+        k = torch.full_like(whole, t.steps) if t.steps and epochs is None else whole
         m = t.momentum
-        return (k.expand(len(self), 1) - m * (1 - m ** k.expand(len(self), 1)) / (1 - m)) / (1 - m)
+        return (k - m * (1 - m**k) / (1 - m)) / (1 - m)
 
     def data(self, split: SplitName = "train") -> Iterator[tuple[Tensor, Tensor]]:
         """Each client's own samples and labels, as views."""
@@ -161,34 +163,35 @@ class Task:
         """Local SGD from `rows` over each client's batches, (C, D).
 
         What is not given comes from the run's `Training`. `only` moves a part and leaves the rest; `extra(u)` is
-        added to the gradient at u, `pull(u)` to the step without passing through momentum; `grad(u, batch)` replaces the
-        gradient. Momentum starts from zero at every call.
+        added to the gradient at u, `pull(u)` to the step without passing through momentum; `grad(u, batch)` takes the
+        gradient's place. Momentum starts from zero at every call. Rows with a leading axis, (M, C, D), are M models per
+        client trained together, step by step; then `grad` gives the gradients of all of them.
         """
         lr = self.lr if lr is None else lr
         momentum = self.training.momentum if momentum is None else momentum
         weight_decay = self.training.weight_decay if weight_decay is None else weight_decay
         moving = slice(0, self.layout.trainable) if only is None else self.layout.part(*only.names).columns
-        u = rows.expand(len(self), -1).clone(memory_format=torch.contiguous_format)
+        u = rows.expand(*rows.shape[:-2], len(self), -1).clone(memory_format=torch.contiguous_format)
         buffer = None if grad else torch.zeros_like(u)
         velocity: Tensor | None = None
         for batch in self.batches(epochs=epochs, steps=steps, batch_size=batch_size, start=start):
             g = grad(u, batch) if grad else self.grad(u, batch, only=only, loss=loss, given=given, out=buffer)
             if extra is not None:
                 g = g + extra(u)
-            g = g[:, moving]
+            g = g[..., moving]
             if weight_decay:
-                g = g.add(u[:, moving], alpha=weight_decay)
+                g = g.add(u[..., moving], alpha=weight_decay)
             if momentum:
                 velocity = g.clone() if velocity is None else velocity.mul_(momentum).add_(g)
                 g = velocity
             if pull is not None:
-                g = g + pull(u)[:, moving]
+                g = g + pull(u)[..., moving]
             if batch.active is not None:  # momentum and decay must not move a client that has no batch
                 g = g * batch.active
             if isinstance(moving, slice):
-                u[:, moving].sub_(g, alpha=lr)
+                u[..., moving].sub_(g, alpha=lr)
             else:
-                u[:, moving] -= lr * g
+                u[..., moving] -= lr * g
         return u
 
     def loss(self, rows: Tensor, split: SplitName = "validation") -> Tensor:
