@@ -15,7 +15,8 @@ is. "released", the default, follows the settings of the published Rotated MNIST
 inputs, edges exp(sharpness · w) to each client's `neighbours` most similar others only, λ_k = 0 where θ_k has the lower
 validation loss and exp((ℓ(θ_k) - ℓ(θ̂_k))/2) elsewhere, and a pull that momentum does not see.
 Privacy: a rank-1 vector resembles the client's mean image and, with labels appended, its label mix.
-Differs from the paper: clients that have not taken part yet propagate the initial model.
+Differs from the paper: the graph joins only clients that have taken part by now; one that never did receives the mean
+of its neighbours' θ̂, which is also what it would deploy.
 """
 
 from typing import Literal
@@ -26,7 +27,7 @@ from torch.nn.functional import one_hot
 
 from fairlead.core import Layout, Method, Named, Server, Task, require
 from fairlead.functional import subspace_similarity
-from fairlead.servers import propagation
+from fairlead.servers.propagation import propagation
 
 
 def fedora(
@@ -52,12 +53,15 @@ def fedora(
         samples = x.flatten(1).nan_to_num(0.0, 0.0, 0.0)
         if released:
             samples = torch.cat([samples, one_hot(y, classes).to(samples)], 1)
-        _, _, right = torch.linalg.svd(samples, full_matrices=False)
+        right: Tensor = torch.linalg.svd(samples, full_matrices=False).Vh
         return right[:rank].T  # (d_in, p)
 
     def similarity(greetings: Named) -> Tensor:
         w = subspace_similarity(greetings["subspace"])
-        return nearest_only((sharpness * w).exp(), neighbours) if released else w
+        return (sharpness * w).exp() if released else w
+
+    def edges(w: Tensor, present: Tensor) -> Tensor:
+        return nearest_only(w, present, neighbours) if released else w
 
     def init(params: Tensor, layout: Layout) -> tuple[Named, Named]:
         return {"theta": params}, {"theta": params}
@@ -76,14 +80,17 @@ def fedora(
     def personal(state: Named, message: Named, task: Task) -> Tensor:
         return state["theta"]
 
+    def newcomer(state: Named, message: Named, task: Task) -> Tensor:
+        return message["theta"]
+
     def server(average: Server) -> Server:
-        return propagation(similarity, a=a)
+        return propagation(similarity, edges, a=a)
 
-    return Method(init, client, personal, server, average=None, hello=hello)
+    return Method(init, client, personal, server, average=None, hello=hello, newcomer=newcomer)
 
 
-def nearest_only(w: Tensor, neighbours: int) -> Tensor:
-    """Keep each row's largest entries off the diagonal; a client is no neighbour of its own."""
-    others = w.clone().fill_diagonal_(0)
+def nearest_only(w: Tensor, present: Tensor, neighbours: int) -> Tensor:
+    """Keep each row's largest entries among those present, off the diagonal: a client is no neighbour of its own."""
+    others = (w * present.T).fill_diagonal_(0)
     best = others.topk(min(neighbours, max(len(w) - 1, 1)), dim=1)
     return torch.zeros_like(w).scatter(1, best.indices, best.values)

@@ -1,0 +1,74 @@
+"""FEDORA: closed forms of the tie and the propagation, its limits, and clients that join late."""
+
+import torch
+from helpers import quadratic, run, training
+
+from fairlead.core import Cohort, Task
+from fairlead.functional import spread_matrix, subspace_similarity
+from fairlead.methods import fedora, local
+from fairlead.methods.fedora import nearest_only
+
+CENTRES = [[0.0, 0.0], [1.0, 0.0], [4.0, 2.0]]
+INPUTS = [[1.0, 0.0], [1.0, 0.5], [0.0, 1.0]]
+LR = 0.1
+
+
+def everybody(n):
+    return torch.ones(n, 1, dtype=torch.bool)
+
+
+def test_one_round_of_the_paper_spreads_the_models_over_the_graph_of_subspaces():
+    """One step from 0 gives θ_k = lr c_k; the message is S Θ with W the cosines between the clients' inputs."""
+    method = fedora(variant="paper", a=0.5)
+    theta, snapshot = run(method, quadratic(CENTRES, inputs=INPUTS), [0.0, 0.0])
+    expected = LR * torch.tensor(CENTRES)
+    torch.testing.assert_close(theta, expected)
+    x = torch.nn.functional.normalize(torch.tensor(INPUTS))
+    W = subspace_similarity(x[:, :, None])
+    torch.testing.assert_close(W, (x @ x.T).clamp(0, 1))
+    torch.testing.assert_close(snapshot.message["theta"], spread_matrix(W, 0.5).float() @ expected)
+
+
+def test_the_tie_is_the_gradient_of_the_gain_times_the_squared_distance():
+    """Second round of the paper: θ <- θ + lr (c - θ) - lr 2λ (θ - θ̂), λ the drop of the validation loss."""
+    method = fedora(variant="paper", a=0.5)
+    federation = quadratic(CENTRES, inputs=INPUTS)
+    theta, first = run(method, federation, [0.0, 0.0])
+    hat = first.message["theta"].clone()
+    c = torch.tensor(CENTRES)
+    gain = ((theta - c).square() - (hat - c).square()).sum(1, keepdim=True) / 2
+    lam = gain.clamp(min=1e-8)
+    assert bool((lam > 1e-3).any())
+    second, _ = run(method, federation, [0.0, 0.0], rounds=2)
+    torch.testing.assert_close(second, theta + LR * (c - theta) - LR * 2 * lam * (theta - hat))
+
+
+def test_without_propagation_the_paper_is_local():
+    """a = 0 gives θ̂ = θ: nothing is gained and the tie is 1e-8."""
+    federation = quadratic(CENTRES, inputs=INPUTS, sizes=[3, 1, 2])
+    methods = (fedora(variant="paper", a=0.0), local())
+    mine, alone = (run(m, federation, [1.0, -1.0], rounds=3, how=training(steps=3))[0] for m in methods)
+    torch.testing.assert_close(mine, alone)
+
+
+def test_edges_lead_to_the_nearest_others_that_are_present():
+    w = torch.tensor([[9.0, 3.0, 2.0, 1.0], [3.0, 9.0, 2.0, 1.0], [2.0, 1.0, 9.0, 3.0], [1.0, 2.0, 3.0, 9.0]])
+    kept = nearest_only(w, everybody(4), 2)
+    assert kept.tolist() == [[0, 3, 2, 0], [3, 0, 2, 0], [2, 0, 0, 3], [0, 2, 3, 0]]
+    present = torch.tensor([[True], [False], [True], [True]])
+    kept = nearest_only(w, present, 2)
+    assert kept.tolist() == [[0, 0, 2, 1], [3, 0, 2, 0], [2, 0, 0, 3], [1, 0, 3, 0]]
+
+
+def test_who_never_took_part_pollutes_nobody_and_hears_its_neighbours():
+    """Clients 0 and 1 reply; the initial model 100 of client 2 shows up nowhere, nor in what client 2 receives."""
+    method = fedora(variant="paper", a=0.5)
+    message = {"theta": torch.tensor([[100.0]])}
+    hello = {"subspace": torch.nn.functional.normalize(torch.tensor(INPUTS))[:, :, None]}
+    server = method.server(None)
+    state, _ = server.init(message, hello, 3)
+    cohort = Cohort(torch.tensor([0, 1]), torch.tensor([0.5, 0.5]), 3, 1, 0)
+    state, sent = server.update(state, {"theta": torch.tensor([[0.0], [1.0]])}, cohort)
+    assert bool((sent["theta"] <= 1).all())
+    torch.testing.assert_close(sent["theta"][2], sent["theta"][1])  # its only neighbour: client 0 is orthogonal
+    assert method.newcomer({}, {"theta": sent["theta"][2:]}, Task).tolist() == sent["theta"][2:].tolist()
