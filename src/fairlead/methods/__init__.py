@@ -3,13 +3,22 @@
 from collections.abc import Callable
 
 from fairlead.core import Method
+from fairlead.methods.apfl import apfl
 from fairlead.methods.ditto import ditto
 from fairlead.methods.fedavg import fedavg
 from fairlead.methods.fedora import fedora
+from fairlead.methods.fedper import fedper
 from fairlead.methods.fedprox import fedprox
 from fairlead.methods.fedrep import fedrep
+from fairlead.methods.fedres import fedres
+from fairlead.methods.fedsam import fedsam
 from fairlead.methods.finetune import ft
+from fairlead.methods.lg_fedavg import lg_fedavg
 from fairlead.methods.local import local
+from fairlead.methods.per_fedavg import per_fedavg
+from fairlead.methods.pfedme import pfedme
+from fairlead.methods.plgu_grep import plgu_grep
+from fairlead.methods.plgu_lf import plgu_lf
 from fairlead.methods.scaffold import scaffold
 
 METHODS: dict[str, Callable[..., Method]] = {
@@ -20,8 +29,37 @@ METHODS: dict[str, Callable[..., Method]] = {
     "fedrep": fedrep,
     "ditto": ditto,
     "fedora": fedora,
+    "fedsam": fedsam,
+    "lg-fedavg": lg_fedavg,
+    "fedper": fedper,
+    "apfl": apfl,
+    "pfedme": pfedme,
+    "per-fedavg": per_fedavg,
+    "fedres": fedres,
+    "plgu-lf": plgu_lf,
+    "plgu-grep": plgu_grep,
 }
 
 WRAPPERS: dict[str, Callable[..., Method]] = {"ft": ft}
 
-__all__ = ["METHODS", "WRAPPERS", "ditto", "fedavg", "fedora", "fedprox", "fedrep", "ft", "local", "scaffold"]
+__all__ = [
+    "METHODS",
+    "WRAPPERS",
+    "apfl",
+    "ditto",
+    "fedavg",
+    "fedora",
+    "fedper",
+    "fedprox",
+    "fedrep",
+    "fedres",
+    "fedsam",
+    "ft",
+    "lg_fedavg",
+    "local",
+    "per_fedavg",
+    "pfedme",
+    "plgu_grep",
+    "plgu_lf",
+    "scaffold",
+]
