@@ -25,6 +25,17 @@ class Point(nn.Module):
         return self.u.expand(x.shape[0], -1)
 
 
+class Sum(nn.Module):
+    """Two layers that are a vector each and answer with their sum; the second is the head."""
+
+    def __init__(self, first, second):
+        super().__init__()
+        self.first, self.second = Point(first), Point(second)
+
+    def forward(self, x):
+        return self.first(x) + self.second(x)
+
+
 def half_square(out, y):
     """|out - y|²/2, one per sample."""
     return 0.5 * (out - y).square().sum(-1)
@@ -49,10 +60,34 @@ def quadratic(centres, sizes=None, inputs=None):
     return Federation(split, split, split, ("only",))
 
 
+def blobs(sizes=(5, 9, 12)):
+    """Three classes in six dimensions, seen from another side by each client, of unequal sizes."""
+    g = torch.Generator().manual_seed(0)
+    starts = torch.tensor([0, *sizes]).cumsum(0)
+    y = torch.arange(int(starts[-1])) % 3
+    x = torch.randn(len(y), 6, generator=g)
+    x[torch.arange(len(y)), y] += 2
+    for k in range(len(sizes)):
+        x[starts[k] : starts[k + 1]] = x[starts[k] : starts[k + 1]].roll(k, 1)
+    split = Split(x, y, starts)
+    return Federation(split, split, split, ("a", "b", "c"))
+
+
+def net():
+    """6-5-4-3, the same at every call."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3))
+
+
+#: For `blobs` and `net`: clients run out of batches at different times, and momentum goes on.
+CLASSES = Training(lr=0.1, epochs=2, batch_size=4, momentum=0.5)
+
+
 def run(method, federation, start, *, rounds=1, on="loop", participation=1.0, seed=0, average=None, how=None):
-    """Train `Point(start)`; returns the models the clients deploy, (N, d), and the last snapshot."""
+    """Train `Point(start)`, or `start` itself; returns the models the clients deploy, (N, d), and the last snapshot."""
     how = training() if how is None else how
-    module = Point(start)
+    module = start if isinstance(start, nn.Module) else Point(start)
     for _, snapshot in loop_of_rounds.federate(  # noqa: B007
         method,
         federation,
@@ -65,7 +100,7 @@ def run(method, federation, start, *, rounds=1, on="loop", participation=1.0, se
         seed=seed,
     ):
         pass
-    return deployed(method, federation, module, snapshot, how, seed), snapshot
+    return deployed(method, federation, loop_of_rounds.wrapped(method, module, seed), snapshot, how, seed), snapshot
 
 
 def deployed(method, federation, module, snapshot, how, seed=0):
