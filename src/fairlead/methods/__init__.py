@@ -5,12 +5,16 @@ from collections.abc import Callable
 from fairlead.core import Method
 from fairlead.methods.apfl import apfl
 from fairlead.methods.ditto import ditto
+from fairlead.methods.fedala import fedala
 from fairlead.methods.fedavg import fedavg
+from fairlead.methods.fedcp import fedcp
 from fairlead.methods.fedora import fedora
+from fairlead.methods.fedpac import fedpac
 from fairlead.methods.fedper import fedper
 from fairlead.methods.fedprox import fedprox
 from fairlead.methods.fedrep import fedrep
 from fairlead.methods.fedres import fedres
+from fairlead.methods.fedrod import fedrod
 from fairlead.methods.fedsam import fedsam
 from fairlead.methods.finetune import ft
 from fairlead.methods.lg_fedavg import lg_fedavg
@@ -38,6 +42,10 @@ METHODS: dict[str, Callable[..., Method]] = {
     "fedres": fedres,
     "plgu-lf": plgu_lf,
     "plgu-grep": plgu_grep,
+    "fedrod": fedrod,
+    "fedcp": fedcp,
+    "fedala": fedala,
+    "fedpac": fedpac,
 }
 
 WRAPPERS: dict[str, Callable[..., Method]] = {"ft": ft}
@@ -47,12 +55,16 @@ __all__ = [
     "WRAPPERS",
     "apfl",
     "ditto",
+    "fedala",
     "fedavg",
+    "fedcp",
     "fedora",
+    "fedpac",
     "fedper",
     "fedprox",
     "fedrep",
     "fedres",
+    "fedrod",
     "fedsam",
     "ft",
     "lg_fedavg",

@@ -1,0 +1,171 @@
+"""FedPAC (Xu et al., ICLR 2023), Algorithm 1: features tied to shared class prototypes, heads mixed client by client.
+
+paper     here                    meaning
+φ         message["w"]            global body
+θ_i       message["head"]         client i's own mixture of the clients' heads
+c_k       message["prototypes"]   mean feature of class k over all clients, where message["known"] is 1
+λ         pull                    weight of the alignment ‖z - c_y‖²/d; 0 leaves the features free
+ĉ_i,k     reply["prototypes"]     mean feature of the client's samples of class k under its trained body
+h_i       reply["means"]          share of class k times its mean feature, under the body as received
+V_i       reply["variance"]       (E‖z‖² - ‖h_i‖²)/n_i: the variance of h_i's estimate
+α_i       combine                 argmin over the simplex of Σ_j α_j² V_j + ‖h_i - Σ_j α_j h_j‖²
+
+Cost: nothing kept per client; body, head and prototypes each way and the means up, every round; N small problems.
+The server keeps every client's head and means, and solves each client's problem anew in every round.
+Differs from the paper: clients that stayed away enter the mixtures with what they sent last; one that never took part
+gets the plain mean of the heads. The body trains as the run says; the paper's lr is 0.01, for 5 epochs.
+"""
+
+import numpy as np
+import torch
+from scipy.optimize import nnls
+from torch import Tensor, nn
+from torch.nn.functional import one_hot
+
+from fairlead.core import Batch, Cohort, Cut, Layout, Method, Named, Server, Task, require
+from fairlead.servers import averaging, chain, mean, no_state, per_name
+
+
+def fedpac(*, pull: float = 1.0, head_lr: float = 0.1, head_epochs: int = 1) -> Method:
+    """Features tied to shared class prototypes, heads mixed client by client."""
+    require(pull >= 0, f"fedpac: pull must be >= 0, got {pull}; 0 leaves the features free")
+    require(head_lr > 0, f"fedpac: head_lr must be > 0, got {head_lr}; the paper's is 0.1")
+    require(head_epochs >= 0, f"fedpac: head_epochs must be >= 0, got {head_epochs}")
+
+    def init(params: Tensor, layout: Layout) -> tuple[Named, Named]:
+        classes, d = layout.slots["head.weight"].shape
+        return {}, {
+            "w": params[:, layout.body.columns],
+            "head": params[:, layout.head.columns],
+            "prototypes": params.new_zeros(1, classes, d),
+            "known": params.new_zeros(1, classes),
+        }
+
+    def client(state: Named, message: Named, task: Task) -> tuple[Named, Named]:
+        body, head, criterion = task.layout.body, task.layout.head, task.training.criterion
+
+        def loss(module: nn.Module, batch: Batch, given: Named) -> Tensor:
+            assert isinstance(module, Cut)
+            z = module.body(batch.x)
+            apart = (z - given["prototypes"][batch.y]).square().mean(1)
+            return batch.mean(criterion(module.head(z), batch.y) + pull * given["known"][batch.y] * apart)
+
+        u = personal(state, message, task).expand(len(task), -1)
+        sums, counts, squares = statistics(u, task)
+        n = task.sizes().to(sums)
+        means = sums / n[..., None]
+        variance = (squares / n - means.square().sum((1, 2))[:, None]).clamp(min=0) / n
+        decayed = head_lr * task.lr / task.training.lr
+        u = task.descend(u, only=head, lr=decayed, epochs=head_epochs)
+        u = task.descend(
+            u,
+            only=body,
+            start=head_epochs,
+            loss=loss,
+            given={"prototypes": message["prototypes"], "known": message["known"]},
+        )
+        sums, counts, _ = statistics(u, task)
+        return {}, {
+            "w": u[:, body.columns] - message["w"],
+            "head": u[:, head.columns],
+            "prototypes": sums / counts.clamp(min=1)[..., None],
+            "counts": counts,
+            "means": means,
+            "variance": variance,
+        }
+
+    def personal(state: Named, message: Named, task: Task) -> Tensor:
+        return task.layout.join((task.layout.body, message["w"]), (task.layout.head, message["head"]))
+
+    def server(average: Server) -> Server:
+        keep = Server(no_state, lambda state, rows, cohort: (state, rows))
+        return chain(collaboration(), per_name(w=averaging(average), head=keep, prototypes=keep, known=keep))
+
+    return Method(init, client, personal, server, average=mean(), wrap=cut)
+
+
+def cut(module: nn.Module) -> Cut:
+    """The module with its features in reach."""
+    parts = Cut(module)
+    require(
+        isinstance(parts.head, nn.Linear),
+        f"fedpac: the last layer must be nn.Linear, got {type(parts.head).__name__}; its inputs are the features",
+    )
+    return parts
+
+
+def statistics(rows: Tensor, task: Task) -> tuple[Tensor, Tensor, Tensor]:
+    """Over each client's train samples: features summed by class (C, K, d), counts (C, K), squared norms (C, 1)."""
+    _, y, real = task.whole("train")
+    z = task.outputs(rows, "train", features)
+    member = (one_hot(y, task.classes) * real[..., None]).to(z)  # (C, n, K)
+    return member.mT @ z, member.sum(1), (z.square().sum(-1) * real).sum(1, keepdim=True)
+
+
+def features(module: nn.Module, x: Tensor) -> Tensor:
+    """What the head gets to see."""
+    assert isinstance(module, Cut)
+    z: Tensor = module.body(x)
+    return z
+
+
+def collaboration() -> Server:
+    """Prototypes averaged by class, and for each client its own mixture of the heads; the body passes through.
+
+    State: each client's last head, means and variance, whether it has taken part, and the prototypes.
+    """
+
+    def init(message: Named, hello: Named, clients: int) -> tuple[Named, Named]:
+        head, prototypes = message["head"], message["prototypes"]
+        return {
+            "head": head.repeat(clients, 1),
+            "means": torch.zeros_like(prototypes).repeat(clients, 1, 1),
+            "variance": head.new_zeros(clients, 1),
+            "present": head.new_zeros(clients, 1),
+            "prototypes": prototypes,
+            "known": message["known"],
+        }, message
+
+    def update(state: Named, rows: Named, cohort: Cohort) -> tuple[Named, Named]:
+        ids, counts = cohort.ids, rows["counts"]
+        kept = {n: state[n].index_copy(0, ids, rows[n]) for n in ("head", "means", "variance")}
+        kept["present"] = state["present"].index_fill(0, ids, 1.0)
+
+        total = counts.sum(0)[None]  # (1, K)
+        seen = (total > 0)[..., None]
+        fresh = torch.einsum("ck,ckd->kd", counts, rows["prototypes"]) / total.clamp(min=1)[..., None]
+        kept["prototypes"] = torch.where(seen, fresh, state["prototypes"])
+        kept["known"] = torch.where(total > 0, 1.0, state["known"])
+
+        there = kept["present"][:, 0] > 0
+        alpha = combine(kept["means"][there].flatten(1), kept["variance"][there, 0])
+        heads = kept["head"][there].mean(0).repeat(len(there), 1)
+        heads[there] = alpha @ kept["head"][there]
+        return kept, {"w": rows["w"], "head": heads, "prototypes": kept["prototypes"], "known": kept["known"]}
+
+    return Server(init, update)
+
+
+def combine(h: Tensor, variance: Tensor) -> Tensor:
+    """For each i, the α on the simplex that minimises Σ_j α_j² V_j + ‖h_i - Σ_j α_j h_j‖²; (m, p), (m,) -> (m, m).
+
+    On the simplex that is ‖Bα‖² with columns B_j = (√V_j e_j, h_i - h_j), and where x >= 0 minimises
+    ‖Bx‖² + (Σx - 1)², x / Σx is the minimiser: for x = tα the best t leaves q/(1 + q) with q = ‖Bα‖². So non-negative
+    least squares (Lawson and Hanson, 1974) finds it exactly.
+
+    >>> combine(torch.tensor([[0.0], [0.0], [9.0]]), torch.tensor([1.0, 1.0, 1.0]))[0].round(decimals=3).tolist()
+    [0.5, 0.5, 0.0]
+    """
+    m = len(h)
+    gram = (h.double() @ h.double().T).numpy()
+    values, vectors = np.linalg.eigh(gram)
+    points = vectors * np.sqrt(values.clip(0))  # the h_j, in the m coordinates of the space they span
+    deviations = np.sqrt(variance.double().numpy().clip(0))
+    alpha = np.empty((m, m))
+    for i in range(m):
+        B = np.vstack([np.diag(deviations), (points[i] - points).T])
+        # Scaled, so that tiny features do not drown in the constraint; the minimiser is the same.
+        B /= np.sqrt((B**2).sum(0).mean()) or 1.0
+        x, _ = nnls(np.vstack([B, np.ones(m)]), np.append(np.zeros(len(B)), 1.0))
+        alpha[i] = x / x.sum()
+    return torch.from_numpy(alpha).to(h)
