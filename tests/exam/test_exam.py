@@ -22,6 +22,8 @@ from fairlead.methods import METHODS
 
 COMPOSED = ("fedavg+ft", "fedrep+confree", "fedavg+median", "scaffold+confree")
 OTHER_ENGINES = ("vectorised", "threads", "threads+vectorised")
+CLIENTS = range(len(SIZES))
+CLUSTERING = ("ifca", "fesem")  # a client alone in its cluster trains alone, by design
 LATE, NEVER = 0, 2  # who joins in the last round of a partial run, and who does not
 
 
@@ -99,12 +101,12 @@ def test_resuming_equals_running_on(case, tmp_path):
 
 def test_it_is_not_secretly_something_else(case, local, fedavg):
     """By what the deployed models answer, since a method may have parameters the others lack."""
-    for k in range(len(SIZES)):
-        mine = case.full.outputs(k)
-        assert not torch.allclose(mine, case.full.outputs(k, case.full.initial[0]), atol=1e-3), "not trained"
-        for name, other in (("local", local), ("fedavg", fedavg)):
-            if case.name != name:
-                assert not torch.allclose(mine, other.outputs(k), atol=1e-5), f"is {name}"
+    own = [torch.allclose(case.full.outputs(k), case.full.outputs(k, case.full.initial[0]), atol=1e-3) for k in CLIENTS]
+    assert not any(own), "not trained"
+    for name, other in (("local", local), ("fedavg", fedavg)):
+        like = [torch.allclose(case.full.outputs(k), other.outputs(k), atol=1e-5) for k in CLIENTS]
+        if case.name != name:
+            assert sum(like) <= (len(SIZES) // 2 if case.name in CLUSTERING else 0), f"is {name}"
 
 
 def test_it_evaluates_the_model_it_deploys(case):

@@ -17,6 +17,7 @@ from fairlead.methods.fedres import fedres
 from fairlead.methods.fedrod import fedrod
 from fairlead.methods.fedsam import fedsam
 from fairlead.methods.finetune import ft
+from fairlead.methods.ifca import ifca
 from fairlead.methods.lg_fedavg import lg_fedavg
 from fairlead.methods.local import local
 from fairlead.methods.per_fedavg import per_fedavg
@@ -46,6 +47,7 @@ METHODS: dict[str, Callable[..., Method]] = {
     "fedcp": fedcp,
     "fedala": fedala,
     "fedpac": fedpac,
+    "ifca": ifca,
 }
 
 WRAPPERS: dict[str, Callable[..., Method]] = {"ft": ft}
@@ -67,6 +69,7 @@ __all__ = [
     "fedrod",
     "fedsam",
     "ft",
+    "ifca",
     "lg_fedavg",
     "local",
     "per_fedavg",

@@ -6,6 +6,7 @@
 from collections.abc import Callable
 
 from fairlead.core.types import Server
+from fairlead.servers.clusters import within
 from fairlead.servers.compose import chain, no_state, per_name, reduce
 from fairlead.servers.confree import confree
 from fairlead.servers.mean import mean, uniform
@@ -56,4 +57,5 @@ __all__ = [
     "step",
     "trimmed",
     "uniform",
+    "within",
 ]
