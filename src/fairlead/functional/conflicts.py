@@ -25,8 +25,8 @@ from fairlead.core.errors import nearest, require
 from fairlead.functional.gram import Array, check_finite, check_rows, combine, gram
 from fairlead.functional.maximin import maximin
 
-Seed = int | Sequence[int]
 VARIANTS = ("paper", "released")
+SLACK = 4 * float(np.finfo(np.float64).eps)  # of a cosine computed from a Gram matrix
 
 
 class Solution(NamedTuple):
@@ -44,7 +44,7 @@ def confree(
     variant: str = "paper",
     *,
     blocks: Sequence[int] | None = None,
-    seed: Seed = 0,
+    seed: int = 0,
 ) -> Tensor:
     """The update that serves every client: conflicts projected away, then the worst-served client helped most.
 
@@ -54,8 +54,8 @@ def confree(
         w* = argmin over the simplex of  g·Δθ_w + c |g| |Δθ_w|
         d* = g + c |g| / |Δθ_w*| Δθ_w*
 
-    Cost: 2 m² d for the Gram matrix, m d for the answer, about 20 m³ between; no other array of length d. `blocks`
-    and `seed` serve the released variant only.
+    Cost: 2 m² d for the Gram matrix, m d for the answer, about a dozen times m³ between; no other array of length d.
+    `blocks` and `seed` serve the released variant only.
 
     Differs from the paper where its formulas leave a case open. If g = 0 the answer is zero. If Δθ_w* = 0, no
     direction of the ball improves every client; d* is then the middle of those that harm the worst-served one least.
@@ -65,6 +65,7 @@ def confree(
     the tensors' sizes in column order; None is one block), projections one after another in random order on the
     running vector and without the division by |Δθ_j|², SLSQP from uniform weights with its absolute tolerance (on
     small updates it stays there), and a final division by 1 + c². Only its draws differ: ours come from `seed`.
+    Undivided projections grow without bound on conflicting updates of norm above one, as they do in that code.
 
     >>> D = torch.tensor([[4.0, 0.0], [-1.0, 1.0]])  # the second client loses by the mean, (1.5, 0.5)
     >>> d = confree(D, c=0.5)
@@ -112,7 +113,7 @@ def cagrad(updates: Tensor, c: float = 0.5) -> Tensor:
     return combine(_steer("cagrad", updates, c, project=False).direction, updates)
 
 
-def pcgrad(updates: Tensor, seed: Seed = 0) -> Tensor:
+def pcgrad(updates: Tensor, seed: int = 0) -> Tensor:
     """The mean of the updates after each has given way, in random order, to those it conflicts with.
 
     PCGrad (Yu et al., NeurIPS 2020), Algorithm 1. Cost: as `confree`. Differs from the paper: the mean of the
@@ -156,11 +157,12 @@ def _steer(caller: str, updates: Tensor, c: float, project: bool) -> Solution:
     roots = np.sqrt(values[kept])
     u, w, _ = maximin(n[:, None] * vectors[:, kept] * roots, n * Rg / size, c)
 
-    # The paper's point and the solver's own agree unless Δθ_w vanishes, where only the second is defined.
-    lower, p = max(
-        (_reach(p, R, n, Rg / size, c) for p in (w * n, (vectors[:, kept] / roots) @ u)), key=lambda found: found[0]
-    )
-    upper = float((n * w) @ Rg) / size + c * _length(n * w, R)
+    # The paper's point and the solver's own agree unless Δθ_w vanishes, where only the second is defined. Lengths are
+    # rounded up by what cancellation can hide in them, so that both points lie inside the ball.
+    own, paper = (vectors[:, kept] / roots) @ u, n * w
+    points = own / max(_length(own, R, slack=SLACK), 1.0), paper / _length(paper, R, slack=SLACK)
+    lower, p = max(((float((n * (Rg / size + c * R @ p)).min()), p) for p in points), key=lambda found: found[0])
+    upper = float(paper @ Rg) / size + c * _length(paper, R)
 
     def spread(x: Array) -> Array:
         out = np.zeros(m)
@@ -175,16 +177,10 @@ def _steer(caller: str, updates: Tensor, c: float, project: bool) -> Solution:
     )
 
 
-def _reach(p: Array, R: Array, n: Array, toward: Array, c: float) -> tuple[float, Array]:
-    """Bring the combination p onto the unit ball; its worst-served client's gain comes first."""
-    length = _length(p, R)
-    p = p / length if length > 0 else p
-    return float((n * (toward + c * R @ p)).min()), p
-
-
-def _length(coefficients: Array, G: Array) -> float:
-    """The norm of a combination of rows whose inner products are G."""
-    return float(np.sqrt(np.maximum(coefficients @ G @ coefficients, 0)))
+def _length(coefficients: Array, G: Array, slack: float = 0.0) -> float:
+    """The norm of a combination of rows whose inner products are G, uncertain by `slack` each."""
+    square = coefficients @ G @ coefficients + slack * np.abs(coefficients).sum() ** 2
+    return float(np.sqrt(np.maximum(square, 0)))
 
 
 def _give_way(G: Array, step: Array, rng: np.random.Generator) -> Array:

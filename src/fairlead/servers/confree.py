@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from torch import Tensor
+
 from fairlead import functional
 from fairlead.core.errors import nearest, require
-from fairlead.core.types import Server
+from fairlead.core.seeds import draw_key
+from fairlead.core.types import Cohort, Server
 from fairlead.servers.compose import reduce
 
 
@@ -20,6 +23,9 @@ def confree(*, c: float = 0.5, variant: str = "paper", blocks: Sequence[int] | N
     require(0 < c < 1, f"confree: c must lie in (0, 1), got {c}; the paper starts its search at 0.5")
     variants = ("paper", "released")
     require(variant in variants, f"confree: unknown variant '{variant}'; {nearest(variant, variants)}")
-    return reduce(
-        lambda rows, cohort: functional.confree(rows, c, variant, blocks=blocks, seed=(cohort.seed, cohort.round))
-    )
+
+    def rule(rows: Tensor, cohort: Cohort) -> Tensor:
+        seed = draw_key(cohort.seed, "confree", cohort.round)
+        return functional.confree(rows, c, variant, blocks=blocks, seed=seed)
+
+    return reduce(rule)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fairlead import functional
 from fairlead.core.errors import require
+from fairlead.core.seeds import draw_key
 from fairlead.core.types import Cohort, Named, Server
 from fairlead.servers.compose import no_state, reduce
 
@@ -47,7 +48,7 @@ def clip(*, bound: float = 10.0) -> Server:
 
 def pcgrad() -> Server:
     """The mean of the changes after each has given way to those it conflicts with (Yu et al., NeurIPS 2020)."""
-    return reduce(lambda rows, cohort: functional.pcgrad(rows, (cohort.seed, cohort.round)))
+    return reduce(lambda rows, cohort: functional.pcgrad(rows, draw_key(cohort.seed, "pcgrad", cohort.round)))
 
 
 def cagrad(*, c: float = 0.5) -> Server:
