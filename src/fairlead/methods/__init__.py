@@ -6,6 +6,7 @@ from fairlead.core import Method
 from fairlead.methods.apfl import apfl
 from fairlead.methods.ditto import ditto
 from fairlead.methods.fedala import fedala
+from fairlead.methods.fedamp import fedamp
 from fairlead.methods.fedavg import fedavg
 from fairlead.methods.fedcp import fedcp
 from fairlead.methods.fedora import fedora
@@ -48,6 +49,7 @@ METHODS: dict[str, Callable[..., Method]] = {
     "fedala": fedala,
     "fedpac": fedpac,
     "ifca": ifca,
+    "fedamp": fedamp,
 }
 
 WRAPPERS: dict[str, Callable[..., Method]] = {"ft": ft}
@@ -58,6 +60,7 @@ __all__ = [
     "apfl",
     "ditto",
     "fedala",
+    "fedamp",
     "fedavg",
     "fedcp",
     "fedora",

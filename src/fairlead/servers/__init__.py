@@ -10,6 +10,7 @@ from fairlead.servers.clusters import within
 from fairlead.servers.compose import chain, no_state, per_name, reduce
 from fairlead.servers.confree import confree
 from fairlead.servers.mean import mean, uniform
+from fairlead.servers.mixing import mixing
 from fairlead.servers.propagation import propagation
 from fairlead.servers.robust import cagrad, clip, krum, median, pcgrad, trimmed
 from fairlead.servers.step import step
@@ -46,6 +47,7 @@ __all__ = [
     "krum",
     "mean",
     "median",
+    "mixing",
     "no_state",
     "over_everybody",
     "pcgrad",
