@@ -17,6 +17,7 @@ from fairlead.methods.fedrep import fedrep
 from fairlead.methods.fedres import fedres
 from fairlead.methods.fedrod import fedrod
 from fairlead.methods.fedsam import fedsam
+from fairlead.methods.fedu import fedu
 from fairlead.methods.finetune import ft
 from fairlead.methods.ifca import ifca
 from fairlead.methods.lg_fedavg import lg_fedavg
@@ -50,6 +51,7 @@ METHODS: dict[str, Callable[..., Method]] = {
     "fedpac": fedpac,
     "ifca": ifca,
     "fedamp": fedamp,
+    "fedu": fedu,
 }
 
 WRAPPERS: dict[str, Callable[..., Method]] = {"ft": ft}
@@ -71,6 +73,7 @@ __all__ = [
     "fedres",
     "fedrod",
     "fedsam",
+    "fedu",
     "ft",
     "ifca",
     "lg_fedavg",
