@@ -8,6 +8,7 @@ tensor([1.5000, 0.0000])
 
 from fairlead.functional.conflicts import Solution, cagrad, confree, confree_solution, pcgrad
 from fairlead.functional.graph import principal_cosines, propagate, spread_matrix, subspace_similarity
+from fairlead.functional.groups import kmeans
 from fairlead.functional.robust import clip_norm, coordinate_median, krum, trimmed_mean
 from fairlead.functional.transfer import positive_transfer_ratio, relative_accuracy
 
@@ -18,6 +19,7 @@ __all__ = [
     "confree",
     "confree_solution",
     "coordinate_median",
+    "kmeans",
     "krum",
     "pcgrad",
     "positive_transfer_ratio",

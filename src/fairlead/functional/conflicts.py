@@ -125,7 +125,7 @@ def pcgrad(updates: Tensor, seed: int = 0) -> Tensor:
     check_rows("pcgrad", updates)
     G = gram(updates)
     norms = np.diagonal(G)
-    check_finite("pcgrad", np.isfinite(norms))
+    check_finite("pcgrad", norms)
     step = np.divide(1, norms, out=np.zeros_like(norms), where=norms > 0)
     return combine(_give_way(G, step, np.random.default_rng(seed)).mean(0), updates)
 
@@ -138,8 +138,8 @@ def _steer(caller: str, updates: Tensor, c: float, project: bool) -> Solution:
     _check(c, caller)
     check_rows(caller, updates)
     G = gram(updates)
+    check_finite(caller, np.diagonal(G))
     norm = np.sqrt(np.diagonal(G))
-    check_finite(caller, np.isfinite(norm))
     m, largest = len(norm), norm.max()
     moved = np.flatnonzero(norm > 0)
     n = norm[moved] / largest if len(moved) else norm[moved]
@@ -202,7 +202,7 @@ def _give_way(G: Array, step: Array, rng: np.random.Generator) -> Array:
 def _released(updates: Tensor, c: float, rng: np.random.Generator) -> Tensor:
     """One parameter tensor under the published code's arithmetic; see `confree`."""
     G = gram(updates)
-    check_finite("confree", np.isfinite(np.diagonal(G)))
+    check_finite("confree", np.diagonal(G))
     m = len(G)
     g = _give_way(G, np.ones(m), rng).mean(0)
     b, radius = G @ g, c * _length(g, G)

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fairlead.core.errors import require
+from fairlead.core.errors import InputError, require
 
 Array = NDArray[np.float64]
 BLOCK = 1 << 20  # numbers in float64 at a time: eight megabytes, so neither pass copies the rows
@@ -25,10 +25,11 @@ def check_rows(caller: str, rows: Tensor) -> None:
     require(len(rows) > 0, f"{caller}: updates has no rows; give at least one client's update")
 
 
-def check_finite(caller: str, finite: Tensor | Array) -> None:
-    """A boolean per row; the message names the first bad one."""
-    bad = np.flatnonzero(~np.asarray(finite))
-    require(len(bad) == 0, f"{caller}: row {bad[:1]} of updates holds NaN or infinity; drop that client's update")
+def check_finite(caller: str, squares: Array) -> None:
+    """A row is finite if its squared norm is, so the Gram matrix has looked already."""
+    bad = np.flatnonzero(~np.isfinite(squares))
+    if len(bad):
+        raise InputError(f"{caller}: row {bad[0]} of updates holds NaN or infinity; drop that client's update")
 
 
 def gram(rows: Tensor) -> Array:

@@ -1,0 +1,171 @@
+"""Stages: what each does to rows, how they compose, and what all of them promise."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fairlead.core.errors import InputError
+from fairlead.core.types import Cohort
+from fairlead.functional import confree as confree_rows
+from fairlead.functional import spread_matrix
+from fairlead.servers import (
+    STAGES,
+    cagrad,
+    chain,
+    clip,
+    confree,
+    krum,
+    mean,
+    per_name,
+    propagation,
+    step,
+    trimmed,
+    uniform,
+)
+
+
+def cohort(*weights: float, ids: list[int] | None = None, clients: int = 9) -> Cohort:
+    shares = torch.tensor(weights) / sum(weights)
+    return Cohort(torch.tensor(ids or range(len(weights))), shares, clients, round=3, seed=5)
+
+
+@st.composite
+def weighted_rows(draw):
+    count = draw(st.integers(1, 6))
+    rows = torch.randn(count, 4, generator=torch.Generator().manual_seed(draw(st.integers(0, 999))))
+    return rows, draw(st.lists(st.integers(1, 50), min_size=count, max_size=count))
+
+
+def reduced(stage, rows, who):
+    return stage.update({}, {"w": rows}, who)[1]["w"]
+
+
+@settings(deadline=None)
+@given(weighted_rows(), st.randoms(use_true_random=False))
+def test_mean_ignores_order_and_stays_within_its_rows(drawn, random):
+    rows, weights = drawn
+    out = reduced(mean(), rows, cohort(*weights))
+    order = list(range(len(rows)))
+    random.shuffle(order)
+    torch.testing.assert_close(reduced(mean(), rows[order], cohort(*(weights[i] for i in order))), out)
+    assert out.shape == (1, 4)
+    assert (out <= rows.amax(0) + 1e-5).all()
+    assert (out >= rows.amin(0) - 1e-5).all()
+
+
+@settings(deadline=None)
+@given(weighted_rows())
+def test_mean_does_not_notice_a_row_split_in_two(drawn):
+    rows, weights = drawn
+    split = reduced(mean(), torch.cat([rows[:1], rows]), cohort(weights[0] / 2, weights[0] / 2, *weights[1:]))
+    torch.testing.assert_close(split, reduced(mean(), rows, cohort(*weights)))
+
+
+def test_uniform_ignores_the_weights():
+    rows = torch.tensor([[1.0], [2.0], [6.0]])
+    assert reduced(uniform(), rows, cohort(1, 1, 98)).tolist() == [[3.0]]
+
+
+@pytest.mark.parametrize("name", STAGES)
+@pytest.mark.parametrize("rows", [torch.zeros(3, 5), torch.ones(1, 5), torch.eye(4)], ids=["zeros", "one", "eye"])
+def test_every_stage_is_finite_and_keeps_names_shapes_and_inputs(name, rows):
+    before = rows.clone()
+    who = cohort(*[1.0] * len(rows))
+    shaped = {"w": rows, "proto": rows[:, :4].reshape(len(rows), 2, 2)}
+    state, out = STAGES[name]().update({}, shaped, who)
+    assert state == {}
+    assert out.keys() == shaped.keys()
+    for entry, x in out.items():
+        assert x.shape[0] in (1, len(rows))
+        assert x.shape[1:] == shaped[entry].shape[1:]
+        assert x.dtype == rows.dtype
+        assert x.isfinite().all()
+    assert torch.equal(rows, before)
+    again = STAGES[name]().update({}, shaped, who)[1]
+    assert all(torch.equal(again[entry], x) for entry, x in out.items())
+
+
+@pytest.mark.parametrize("name", sorted(STAGES.keys() - {"confree", "cagrad", "clip"}))
+def test_one_client_makes_every_average_the_identity(name):
+    rows = torch.tensor([[1.0, -2.0, 0.5]])
+    torch.testing.assert_close(reduced(STAGES[name](), rows, cohort(1.0)), rows)
+
+
+def test_confree_takes_entries_apart():
+    rows = torch.randn(4, 6, generator=torch.Generator().manual_seed(0))
+    out = confree(c=0.3).update({}, {"a": rows[:, :2], "b": rows[:, 2:]}, cohort(1, 1, 1, 97))[1]
+    torch.testing.assert_close(out["a"][0], confree_rows(rows[:, :2], 0.3))
+    torch.testing.assert_close(out["b"][0], confree_rows(rows[:, 2:], 0.3))
+
+
+def test_step_moves_the_message_and_keeps_what_nobody_changed():
+    message = {"w": torch.tensor([[1.0]]), "c": torch.tensor([[7.0]])}
+    server = chain(mean(), step(lr=0.5))
+    state, sent = server.init(message, {}, 2)
+    assert sent == message
+    for expected in (2.0, 3.0):
+        state, sent = server.update(state, {"w": torch.tensor([[1.0], [3.0]])}, cohort(1, 1))
+        assert sent["w"].item() == expected
+    assert sent["c"].item() == 7.0
+    assert message["w"].item() == 1.0
+
+
+def test_step_refuses_a_change_to_what_was_never_sent():
+    state, _ = step().init({"w": torch.zeros(1, 1)}, {}, 1)
+    with pytest.raises(InputError, match="step: a reply changes v, but the message holds w"):
+        step().update(state, {"v": torch.zeros(1, 1)}, cohort(1))
+
+
+def test_chain_keeps_states_apart_under_flat_names():
+    server = chain(chain(clip(bound=1.0), step()), step(lr=2.0))
+    state, _ = server.init({"w": torch.zeros(1, 2)}, {}, 1)
+    assert state.keys() == {"0.1.w", "1.w"}
+    after, out = server.update(state, {"w": torch.tensor([[3.0, 4.0]])}, cohort(1))
+    assert after.keys() == state.keys()
+    torch.testing.assert_close(after["0.1.w"], torch.tensor([[0.6, 0.8]]))
+    torch.testing.assert_close(out["w"], torch.tensor([[1.2, 1.6]]))
+
+
+def test_per_name_gives_each_entry_its_stage():
+    server = per_name(w=chain(mean(), step()), control=uniform())
+    rows = torch.tensor([[0.0], [4.0]])
+    state, sent = server.init({"w": torch.ones(1, 1), "other": torch.zeros(1, 1)}, {}, 2)
+    assert sent.keys() == {"w", "other"}
+    assert state.keys() == {"w.1.w"}
+    state, out = server.update(state, {"w": rows, "control": rows}, cohort(3, 1))
+    assert {name: x.item() for name, x in out.items()} == {"w": 2.0, "control": 2.0}
+    state, out = server.update(state, {"control": rows}, cohort(3, 1))
+    assert state["w.1.w"].item() == 2.0
+    with pytest.raises(InputError, match="per_name: no stage for extra, only for w, control"):
+        server.update(state, {"extra": rows}, cohort(1, 1))
+
+
+def test_propagation_spreads_over_everybody_once_all_took_part():
+    W = torch.tensor([[0.0, 1.0, 0.0], [1.0, 0.0, 1.0], [0.0, 1.0, 0.0]])
+    server = propagation(lambda hello: hello["graph"], a=0.5)
+    state, _ = server.init({"theta": torch.zeros(1, 2)}, {"graph": W}, 3)
+    theta = torch.tensor([[1.0, 0.0], [0.0, 2.0], [3.0, 3.0]])
+    state, out = server.update(state, {"theta": theta}, cohort(1, 1, 1, clients=3))
+    torch.testing.assert_close(out["theta"], spread_matrix(W, 0.5).float() @ theta)
+    state, out = server.update(state, {"theta": theta[:1] + 1}, cohort(1, ids=[1], clients=3))
+    kept = torch.stack([theta[0], theta[0] + 1, theta[2]])
+    torch.testing.assert_close(out["theta"], spread_matrix(W, 0.5).float() @ kept)
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: confree(c=1.0), r"confree: c must lie in \(0, 1\), got 1.0"),
+        (lambda: confree(variant="papre"), "did you mean 'paper'"),
+        (lambda: cagrad(c=0.0), "cagrad: c must lie"),
+        (lambda: trimmed(share=0.7), "trimmed: share must lie"),
+        (lambda: krum(byzantine=-1), "krum: byzantine must be"),
+        (lambda: clip(bound=0.0), "clip: bound must be"),
+        (lambda: step(lr=0.0), "step: lr must be"),
+        (lambda: propagation(lambda hello: hello["x"], a=1.0), "propagation: a must lie"),
+    ],
+)
+def test_factories_check_at_the_front_door(build, message):
+    with pytest.raises(InputError, match=message):
+        build()
