@@ -42,7 +42,8 @@ def _seeds(G: Array, clusters: int, rng: np.random.Generator) -> NDArray[np.intp
         if gap.sum() == 0:  # fewer different rows than clusters
             break
         chosen.append(int(rng.choice(len(G), p=gap / gap.sum())))
-    return distances[:, chosen].argmin(1)
+    labels: NDArray[np.intp] = distances[:, chosen].argmin(1)
+    return labels
 
 
 def _lloyd(G: Array, labels: NDArray[np.intp]) -> tuple[NDArray[np.intp], float]:

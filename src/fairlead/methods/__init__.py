@@ -18,6 +18,7 @@ from fairlead.methods.fedres import fedres
 from fairlead.methods.fedrod import fedrod
 from fairlead.methods.fedsam import fedsam
 from fairlead.methods.fedu import fedu
+from fairlead.methods.fesem import fesem
 from fairlead.methods.finetune import ft
 from fairlead.methods.ifca import ifca
 from fairlead.methods.lg_fedavg import lg_fedavg
@@ -52,6 +53,7 @@ METHODS: dict[str, Callable[..., Method]] = {
     "ifca": ifca,
     "fedamp": fedamp,
     "fedu": fedu,
+    "fesem": fesem,
 }
 
 WRAPPERS: dict[str, Callable[..., Method]] = {"ft": ft}
@@ -74,6 +76,7 @@ __all__ = [
     "fedrod",
     "fedsam",
     "fedu",
+    "fesem",
     "ft",
     "ifca",
     "lg_fedavg",
