@@ -12,9 +12,9 @@ r_i, s_i  r, s              shares of each feature for the global and the person
 
 Cost: one head kept per client, an extra pass through the body per step; body, head and gate down and their changes up.
 The policy is a plain softmax, without Gumbel noise, in training as in deployment.
-Differs from the paper: v_i follows the personal head while it trains, as a constant; the MMD has one Gaussian kernel,
-its squared width the mean squared distance between h_i and h. Another averaging stage acts on the body alone; heads and
-gates are always averaged.
+Differs from the paper: v_i follows the personal head while it trains, as a constant; the MMD sums
+Gaussian kernels of four fixed widths, as the reference code does. Another averaging stage acts on the body alone; heads
+and gates are always averaged.
 """
 
 import copy
@@ -25,6 +25,8 @@ from torch.func import functional_call
 
 from fairlead.core import Batch, Cut, Layout, Method, Named, Server, Task, require
 from fairlead.servers import averaging, mean, per_name
+
+WIDTHS = (10.0, 15.0, 20.0, 50.0)  # squared, of the Gaussian kernels
 
 
 class Gated(Cut):
@@ -94,14 +96,13 @@ def fedcp(*, pull: float = 5.0) -> Method:
 
 
 def mmd(a: Tensor, b: Tensor, weight: Tensor | None = None) -> Tensor:
-    """Squared maximum mean discrepancy between two sets of features (B, K), with a Gaussian kernel.
+    """Squared maximum mean discrepancy between two sets of features (B, K), summed over Gaussian kernels.
 
-    `weight` (B,) sums to one and is zero where a row is padding. The kernel's squared width, the mean squared distance
-    between the sets, is a constant for the gradient.
+    `weight` (B,) sums to one and is zero where a row is padding.
     """
     p = a.new_full((len(a),), 1 / len(a)) if weight is None else weight
     both, signed = torch.cat([a, b]), torch.cat([p, -p])
     squares = both.square().sum(1)
     distances = (squares[:, None] + squares - 2 * both @ both.T).clamp(min=0)
-    width = (p @ distances[: len(a), len(a) :] @ p).detach().clamp(min=1e-12)
-    return signed @ (-distances / width / 2).exp() @ signed
+    kernel = torch.stack([(-distances / width / 2).exp() for width in WIDTHS]).sum(0)
+    return signed @ kernel @ signed
