@@ -2,7 +2,7 @@
 
 paper   here             meaning
 w       message["w"]     global model; w_i is client i's copy
-θ_i     state["theta"]   personal model of client i: what is deployed
+θ_i     state["theta"]   personal model of client i, as its last batch left it: what is deployed
 λ       lam              leash (λ/2)‖θ - w‖² between them
 K       inner_steps      gradient steps towards θ on each batch
         personal_lr      step size of these
