@@ -9,6 +9,7 @@ from fairlead.methods.fedala import fedala
 from fairlead.methods.fedamp import fedamp
 from fairlead.methods.fedavg import fedavg
 from fairlead.methods.fedcp import fedcp
+from fairlead.methods.fedfomo import fedfomo
 from fairlead.methods.fedora import fedora
 from fairlead.methods.fedpac import fedpac
 from fairlead.methods.fedper import fedper
@@ -54,6 +55,7 @@ METHODS: dict[str, Callable[..., Method]] = {
     "fedamp": fedamp,
     "fedu": fedu,
     "fesem": fesem,
+    "fedfomo": fedfomo,
 }
 
 WRAPPERS: dict[str, Callable[..., Method]] = {"ft": ft}
@@ -67,6 +69,7 @@ __all__ = [
     "fedamp",
     "fedavg",
     "fedcp",
+    "fedfomo",
     "fedora",
     "fedpac",
     "fedper",

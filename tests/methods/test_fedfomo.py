@@ -1,0 +1,107 @@
+"""FedFomo: weights by hand, who is sent whose model, LOCAL as its limit, and clients that join late."""
+
+import pytest
+import torch
+from helpers import cohorts, quadratic, run, training
+
+from fairlead.core import InputError
+from fairlead.methods import fedfomo, local
+from fairlead.methods.fedfomo import choose, mixture
+
+CENTRES = torch.tensor([[0.0, 0.0], [1.0, 0.0], [0.0, 8.0]])
+LR = 0.1
+
+
+def loss(u, c):
+    return (u - c).square().sum(-1) / 2
+
+
+def test_the_second_round_starts_from_the_weighted_mixture():
+    """w_n = (L(θ) - L(θ_n)) / |θ_n - θ|, clipped and normalised; then one step of local training."""
+    start = torch.tensor([4.0, 4.0])
+    first = start + LR * (CENTRES - start)
+    expected, affinities = [], []
+    for k, c in enumerate(CENTRES):
+        w = torch.stack([(loss(first[k], c) - loss(o, c)) / (o - first[k]).norm() for o in first])
+        w[k] = 0
+        share = w.clamp(min=0) / w.clamp(min=0).sum() if bool((w > 0).any()) else torch.eye(3)[k]
+        mixed = share @ first
+        expected.append(mixed + LR * (c - mixed))
+        affinities.append(w)
+    models, snapshot = run(fedfomo(), quadratic(CENTRES), start.tolist(), rounds=2)
+    torch.testing.assert_close(models, torch.stack(expected))
+    torch.testing.assert_close(snapshot.server["preference"], torch.stack(affinities))
+    alone, _ = run(local(), quadratic(CENTRES), start.tolist(), rounds=2)
+    assert float((models - alone).abs().max()) > 0.01
+
+
+def test_a_mixture_without_helpful_models_is_ones_own():
+    theta, models = torch.tensor([[1.0]]), torch.tensor([[[5.0], [6.0]]])
+    assert mixture(theta, models, torch.tensor([[-1.0, 0.0]])).tolist() == [[1.0]]
+    assert mixture(theta, models[:, :0], torch.zeros(1, 0)).tolist() == [[1.0]]
+
+
+def test_with_its_own_model_only_it_is_local():
+    federation = quadratic(CENTRES, [1, 4, 2])
+    for participation in (1.0, 0.7):
+        mine, alone = (
+            run(m, federation, [1.0, 1.0], rounds=4, participation=participation, how=training(steps=3))[0]
+            for m in (fedfomo(models=0), local())
+        )
+        assert torch.equal(mine, alone)
+    mine, alone = (run(m, quadratic(CENTRES[:1]), [1.0, 1.0], rounds=3)[0] for m in (fedfomo(), local()))
+    assert torch.equal(mine, alone)
+
+
+def everybody(n):
+    return torch.ones(n, 1, dtype=torch.bool)
+
+
+def test_without_exploring_the_preferred_models_are_sent():
+    preference = torch.tensor(
+        [[9.0, 1.0, 3.0, 2.0], [0.0, 9.0, -1.0, -2.0], [5.0, 0.0, 9.0, 1.0], [1.0, 2.0, 0.0, 9.0]]
+    )
+    chosen, offered = choose(preference, everybody(4), 2, 0.0, 0, 1)
+    assert [set(row) for row in chosen.tolist()] == [{2, 3}, {0, 2}, {0, 3}, {0, 1}]
+    assert bool(offered.all())
+
+
+def test_exploring_sends_the_others_now_and_then_and_never_ones_own():
+    preference = torch.tensor([[0.0, 5.0, 0.0, 0.0]] * 4)
+    seen = torch.zeros(4)
+    for t in range(400):
+        chosen, offered = choose(preference, everybody(4), 1, 0.3, 0, t)
+        assert bool(offered.all())
+        assert bool((chosen[:, 0] != torch.arange(4)).all())
+        seen[chosen[0, 0]] += 1
+    # "the rest" is everybody when the only place is explored, client 1 included
+    assert float(seen[1] / 400) == pytest.approx(0.7 + 0.3 / 3, abs=0.06)
+    assert float(seen[2] / 400) == pytest.approx(0.1, abs=0.05)
+
+
+def test_models_of_clients_never_seen_are_sent_to_nobody():
+    present = torch.tensor([[True], [False], [True], [False]])
+    for t in range(50):
+        chosen, offered = choose(torch.zeros(4, 4), present, 3, 0.3, 0, t)
+        for k in range(4):
+            assert set(chosen[k][offered[k]].tolist()) == {0, 2} - {k}
+
+
+def test_a_client_that_joins_late_gains_from_those_present_and_harms_nobody():
+    """Client 2 sits out round 1; its start, far away, would help nobody and is not even offered."""
+    federation = quadratic([[0.0, 0.0], [1.0, 0.0], [1.0, 0.0]])
+    seed = next(s for s in range(99) if cohorts(0.7, 3, 2, s) == [[0, 1], [1, 2]])
+    start = [50.0, 50.0]
+    _, snapshot = run(fedfomo(), federation, start, participation=0.7, seed=seed)
+    offered = snapshot.message["offered"]
+    assert offered.sum(1).tolist() == [1, 1, 2]
+    models, _ = run(fedfomo(), federation, start, rounds=2, participation=0.7, seed=seed)
+    alone, _ = run(local(), federation, start, rounds=2, participation=0.7, seed=seed)
+    assert float(models[2].norm()) < float(alone[2].norm()) - 4
+
+
+def test_what_cannot_work_is_refused():
+    with pytest.raises(InputError, match="0 is LOCAL"):
+        fedfomo(models=-1)
+    with pytest.raises(InputError, match="never explores"):
+        fedfomo(epsilon=1.5)
