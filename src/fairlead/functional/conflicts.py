@@ -61,11 +61,12 @@ def confree(
     direction of the ball improves every client; d* is then the middle of those that harm the worst-served one least.
     A client whose update is zero counts in the mean of g, has no stake in the rest, and leaves the optimum valid.
 
-    `variant="released"` reproduces the published code's arithmetic: each parameter tensor by itself (`blocks` gives
-    the tensors' sizes in column order; None is one block), projections one after another in random order on the
-    running vector and without the division by |Δθ_j|², SLSQP from uniform weights with its absolute tolerance (on
-    small updates it stays there), and a final division by 1 + c². Only its draws differ: ours come from `seed`.
-    Undivided projections grow without bound on conflicting updates of norm above one, as they do in that code.
+    `variant="released"` follows the published code where it departs from the paper: each parameter tensor by itself
+    (`blocks` gives the tensors' sizes in column order; None is one block), projections one after another in random
+    order on the running vector and without the division by |Δθ_j|², SLSQP from uniform weights with its absolute
+    tolerance (on small updates it stays there), and a final division by 1 + c². Draws come from `seed`, so they are
+    not that code's, and the 1e-8 that guard its roots and quotients are ours. Undivided projections grow without
+    bound on conflicting updates of norm above one.
 
     >>> D = torch.tensor([[4.0, 0.0], [-1.0, 1.0]])  # the second client loses by the mean, (1.5, 0.5)
     >>> d = confree(D, c=0.5)
