@@ -11,7 +11,8 @@ K       head_epochs        epochs on the head before the representation moves
 
 Cost: one model kept per client, twice the gradient work on the body; the body down and its change up, every round.
 Differs from the paper: the representation takes an epoch of steps, as FedRep's, where the algorithm has one; the ascent
-is along the gradient, without the further factor sign(g) of the slides; scores are equal in a client's first round.
+is along the gradient, without the further factor sign(g) of the slides. Which representation is scored against φ is a
+choice made here, the one the client left; in a client's first round all scores are equal.
 """
 
 from torch import Tensor
