@@ -92,8 +92,7 @@ def upper(layout: Layout, layers: int) -> Part:
 def mix(theta: Tensor, w: Tensor, weights: Tensor, part: Part) -> Tensor:
     """Θ̂: the global model, but in the upper layers only the shares `weights` of it."""
     mixed = w.expand_as(theta).clone()
-    own = theta[:, part.columns]
-    mixed[:, part.columns] = own + (w[:, part.columns] - own) * weights
+    mixed[:, part.columns] = torch.lerp(theta[:, part.columns], w[:, part.columns], weights)
     return mixed
 
 

@@ -153,7 +153,8 @@ def combine(h: Tensor, variance: Tensor) -> Tensor:
     ‖Bx‖² + (Σx - 1)², x / Σx is the minimiser: for x = tα the best t leaves q/(1 + q) with q = ‖Bα‖². So non-negative
     least squares (Lawson and Hanson, 1974) finds it exactly.
 
-    >>> combine(torch.tensor([[0.0], [0.0], [9.0]]), torch.tensor([1.0, 1.0, 1.0]))[0].round(decimals=3).tolist()
+    >>> h = torch.tensor([[0.0], [0.0], [99.0]], dtype=torch.float64)
+    >>> combine(h, variance=torch.ones(3)).round(decimals=3)[0].tolist()
     [0.5, 0.5, 0.0]
     """
     m = len(h)
