@@ -63,9 +63,7 @@ def call(name: str, factory: Callable[..., Any], options: Options, *args: object
     hints = get_type_hints(factory)
     chosen = {}
     for key, value in options.get(name, {}).items():
-        if key not in keywords:
-            known = nearest(key, keywords) if keywords else f"{name} has none"
-            raise InputError(f"option '{name}.{key}' is unknown; {known}")
+        check_key(name, key, keywords)
         try:
             chosen[key] = TypeAdapter(hints[key]).validate_python(value)
         except ValidationError as error:
@@ -81,11 +79,23 @@ def keywords_of(factory: Callable[..., Any]) -> dict[str, Any]:
 
 
 def check_options(options: Options) -> None:
-    """Refuse options for names that do not exist at all."""
-    known = {*METHODS, *STAGES, *WRAPPERS}
-    for name in options:
+    """Refuse options that no method or stage has, even of one that is not asked for: they are misspelt."""
+    known: dict[str, Callable[..., Any]] = {**METHODS, **STAGES, **WRAPPERS}
+    for name, values in options.items():
         if name not in known:
-            raise InputError(f"--set {name}...: '{name}' is no method or stage; {nearest(name, known)}")
+            raise InputError(
+                f"option '{name}.{next(iter(values), '')}': no method or stage '{name}'; {nearest(name, known)}"
+            )
+        for key in values:
+            check_key(name, key, keywords_of(known[name]))
+
+
+def check_key(name: str, key: str, keywords: Mapping[str, Any]) -> None:
+    """Refuse a keyword the factory does not have."""
+    if key not in keywords:
+        raise InputError(
+            f"option '{name}.{key}' is unknown; {nearest(key, keywords) if keywords else f'{name} has none'}"
+        )
 
 
 class About(NamedTuple):

@@ -6,7 +6,9 @@ every other method's clients are measured against.
 
 from __future__ import annotations
 
+import shutil
 import tempfile
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,7 +41,6 @@ class Comparison:
     folder: Path
     summary: dict[str, Any]
     jobs: dict[tuple[str, int], Job]
-    _kept: tempfile.TemporaryDirectory[str] | None = None  # a folder of our own lives as long as this object
 
     def table(self) -> str:
         """The verdict, as a Markdown table."""
@@ -106,8 +107,6 @@ def _compare(
     chosen = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
     require(len(chosen) >= 1, "seeds must be at least 1; with 3 the table shows a spread")
     entries = _entries(methods, experiment)
-    kept = tempfile.TemporaryDirectory(prefix="fairlead-") if out is None else None
-    folder = Path(kept.name if kept else out or "")
     # All that can be wrong with the input shows here, before the first file is written.
     source = source or load(
         experiment.scenario.data, experiment.data_dir, experiment.scenario.label, experiment.scenario.column
@@ -116,6 +115,7 @@ def _compare(
     modules = {seed: _module(experiment, factory, f, seed) for seed, f in federations.items()}
     first = chosen[0]
     fast = _engine(experiment, modules[first], federations[first])
+    folder = Path(tempfile.mkdtemp(prefix="fairlead-") if out is None else out)
     jobs = {
         (name, seed): Job(
             folder / "runs" / f"{name}-seed{seed}",
@@ -144,7 +144,10 @@ def _compare(
         train(job, (lambda r, n=name, s=seed: progress(n, s, r, experiment.rounds)) if progress else None)  # type: ignore[misc]
     summary = summarise_all(jobs, entries, chosen, fast)
     write_json(folder / "summary.json", summary)
-    return Comparison(folder, summary, jobs, kept)
+    result = Comparison(folder, summary, jobs)
+    if out is None:
+        weakref.finalize(result, shutil.rmtree, folder, ignore_errors=True)
+    return result
 
 
 def _entries(methods: Sequence[str] | Mapping[str, Method], experiment: Experiment) -> dict[str, Entry]:

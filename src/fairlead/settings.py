@@ -7,6 +7,7 @@ values, saved with every run, enough to run it again.
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -105,7 +106,8 @@ class Experiment:
         """Plain values, for a file."""
         plain = asdict(self)
         plain["training"].pop("criterion")
-        return plain
+        # Through JSON and back, so that what is compared with a file's content looks like it: lists, text keys.
+        return dict(json.loads(json.dumps(plain)))
 
     @staticmethod
     def from_json(plain: dict[str, Any]) -> Experiment:

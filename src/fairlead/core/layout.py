@@ -139,6 +139,7 @@ class Layout:
         out = scores.new_zeros(len(scores), self.size)
         for i, part in enumerate(self.layers.values()):
             out[:, part.columns] = scores[:, i : i + 1]
+        out[:, self.trainable :] = 0
         return out
 
 

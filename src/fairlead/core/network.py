@@ -71,6 +71,8 @@ class Network:
         names = self.layout.parameter_names if only is None else only.names
         if out is None:
             out = torch.zeros_like(rows)
+        if not names:
+            return out
         self.module.train()
         pieces = (self._gradient_of_one if len(rows) == 1 else self._gradient_of_many)(rows, batch, loss, names, given)
         slots = [self.layout.slots[n] for n in names]

@@ -27,8 +27,8 @@ def _pathological(data: str, classes: int) -> Scenario:
 
 _ALL: dict[str, tuple[str, Scenario]] = {
     "rotated-digits": (
-        "8x8 digits that need no download: 12 clients of unequal size, each turned 30 degrees further",
-        Scenario(split="quantity", clients=12, skew=0.5, shift="rotation", angle=30.0, fractions=(0.5, 0.2, 0.3)),
+        "8x8 digits that need no download: 12 clients of unequal size, each turned 15 degrees further",
+        Scenario(split="quantity", clients=12, skew=0.5, shift="rotation", angle=15.0, fractions=(0.5, 0.2, 0.3)),
     ),
     "rotated-mnist": (
         "MNIST as in FEDORA: 36 clients, each turned 10 degrees further, 128 train samples each",

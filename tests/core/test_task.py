@@ -1,0 +1,142 @@
+"""Local training against arithmetic done by hand, and the fast path against the plain one."""
+
+import pytest
+import torch
+from torch import nn
+
+from fairlead.core import Federation, Layout, Network, Split, Task, Training
+from fairlead.core.batches import schedule
+
+
+class Point(nn.Module):
+    """Predicts its own parameter whatever the input: the loss |u - y|²/2 is a bowl around the mean target."""
+
+    def __init__(self, size: int = 2) -> None:
+        super().__init__()
+        self.u = nn.Parameter(torch.zeros(size))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.u.expand(len(x), -1)
+
+
+def half_square(out: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return 0.5 * (out - y).square().sum(-1)
+
+
+def split_of(sizes: list[int], features: int = 2, seed: int = 0) -> Split:
+    n = sum(sizes)
+    generator = torch.Generator().manual_seed(seed)
+    targets = torch.randn(n, features, generator=generator)
+    return Split(torch.zeros(n, 1), targets, torch.tensor([0, *sizes]).cumsum(0))
+
+
+def bowl(sizes: list[int], **training: object) -> Task:
+    data = split_of(sizes)
+    module = Point()
+    federation = Federation(data, data, data, ("a", "b"))
+    settings = Training(criterion=half_square, **training)  # type: ignore[arg-type]
+    return Task(Network(module, Layout(module)), federation, list(range(len(sizes))), settings, round=1, seed=0)
+
+
+def means(task: Task) -> torch.Tensor:
+    return torch.stack([y.mean(0) for _, y in task.data()])
+
+
+@pytest.mark.parametrize("sizes", [[4], [4, 4, 4], [5, 2, 9]])
+def test_full_batch_descent_contracts_towards_each_clients_own_mean(sizes: list[int]) -> None:
+    # u <- u - lr (u - mean) per epoch, so after K epochs u = mean (1 - (1 - lr)^K).
+    task = bowl(sizes, lr=0.1, epochs=7, batch_size=100)
+    torch.testing.assert_close(task.descend(torch.zeros(1, 2)), means(task) * (1 - 0.9**7))
+
+
+def test_momentum_and_weight_decay_follow_sgd() -> None:
+    task = bowl([6, 3], lr=0.1, epochs=5, batch_size=100, momentum=0.9, weight_decay=0.01)
+    expected = torch.zeros(2, 2)
+    for k in range(2):
+        u = torch.zeros(2, requires_grad=True)
+        optimiser = torch.optim.SGD([u], lr=0.1, momentum=0.9, weight_decay=0.01)
+        for _ in range(5):
+            optimiser.zero_grad()
+            half_square(u[None], means(task)[k : k + 1]).sum().backward()
+            optimiser.step()
+        expected[k] = u.detach()
+    torch.testing.assert_close(task.descend(torch.zeros(1, 2)), expected)
+
+
+def test_extra_passes_through_momentum_and_pull_does_not() -> None:
+    task = bowl([4], lr=0.1, epochs=3, batch_size=100, momentum=0.5)
+    still = torch.zeros(1, 2)
+
+    def one(u: torch.Tensor) -> torch.Tensor:
+        return torch.ones_like(u)
+
+    def none(u: torch.Tensor, batch: object) -> torch.Tensor:
+        return torch.zeros_like(u)
+
+    # Three equal terms: momentum replays the first 1.75 times, the second 1.5 times, the last once.
+    torch.testing.assert_close(task.descend(still, grad=none, extra=one), still - 0.1 * 4.25)
+    torch.testing.assert_close(task.descend(still, grad=none, pull=one), still - 0.1 * 3)
+
+
+def test_steps_counts_gradients_as_momentum_replays_them() -> None:
+    assert bowl([10, 3], batch_size=4, epochs=2).steps().tolist() == [[6.0], [2.0]]
+    torch.testing.assert_close(bowl([4], batch_size=4, epochs=3, momentum=0.5).steps(), torch.tensor([[4.25]]))
+
+
+def test_only_moves_one_part_and_leaves_the_rest() -> None:
+    module = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
+    layout = Layout(module)
+    x, y = torch.randn(6, 3), torch.tensor([0, 1, 0, 1, 1, 0])
+    data = Split(x, y, torch.tensor([0, 3, 6]))
+    task = Task(
+        Network(module, layout), Federation(data, data, data, ("a", "b")), [0, 1], Training(lr=0.1), round=1, seed=0
+    )
+    start = layout.read(module)
+    after = task.descend(start, only=layout.head)
+    assert torch.equal(after[:, layout.body.columns], start[:, layout.body.columns].expand(2, -1))
+    assert not torch.isclose(after[:, layout.head.columns], start[:, layout.head.columns]).any(1).all()
+
+
+def test_every_sample_is_seen_once_an_epoch_whatever_the_neighbours_size() -> None:
+    data = split_of([7, 3, 1])
+    tagged = Split(torch.arange(11.0)[:, None], data.y, data.starts)
+    seen = torch.zeros(3, 11)
+    for batch in schedule(tagged, [0, 1, 2], batch_size=2, epochs=2, steps=None, start=0, seed=0, round=1):
+        weight = torch.full(batch.x.shape[:2], 0.5) if batch.weight is None else batch.weight
+        for k in range(3):
+            for value, w in zip(batch.x[k, :, 0], weight[k], strict=True):
+                seen[k, int(value)] += float(w > 0)
+    for k in range(3):
+        own = torch.zeros(11)
+        own[int(data.starts[k]) : int(data.starts[k + 1])] = 2
+        assert torch.equal(seen[k], own)
+
+
+def test_a_nan_client_does_not_reach_its_neighbours() -> None:
+    task = bowl([5, 2], lr=0.1, batch_size=2, momentum=0.9)
+    data = split_of([5, 2])
+    data.y[:5] = torch.nan
+    module = Point()
+    poisoned = Task(
+        Network(module, Layout(module)), Federation(data, data, data, ("a",)), [0, 1], task.training, round=1, seed=0
+    )
+    after = poisoned.descend(torch.zeros(1, 2))
+    assert after[0].isnan().all()
+    torch.testing.assert_close(after[1], task.descend(torch.zeros(1, 2))[1])
+
+
+def test_schedules() -> None:
+    assert Training(lr=0.1).lr_at(50) == 0.1
+    assert Training(lr=0.1, schedule="exponential", decay=0.5).lr_at(3) == pytest.approx(0.025)
+    cosine = Training(lr=0.1, schedule="cosine", rounds=10)
+    assert cosine.lr_at(1) == 0.1
+    assert cosine.lr_at(6) == pytest.approx(0.05)
+    assert 0 < cosine.lr_at(10) < 0.01
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"lr": 0}, {"epochs": 0}, {"batch_size": 0}, {"momentum": 1.0}, {"weight_decay": -1}, {"decay": 2}]
+)
+def test_training_refuses_what_cannot_work(wrong: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        Training(**wrong)  # type: ignore[arg-type]

@@ -1,0 +1,95 @@
+"""The command as a user types it."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FAST = ["--clients", "4", "--rounds", "3", "--engine", "loop", "--model", "logistic"]
+
+
+def fairlead(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "fairlead", *words]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_compare_prints_the_verdict_and_writes_a_page(tmp_path: Path) -> None:
+    done = fairlead("compare", "fedavg", "fedrep+confree", *FAST, "--out", "here", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    for expected in ("fedrep+confree", "local", "worse off", "here/report.html"):
+        assert expected in done.stdout.replace("\n", " ")
+    assert (tmp_path / "here" / "report.html").exists()
+    again = fairlead("report", "here", cwd=tmp_path)
+    assert again.returncode == 0
+    assert "fedrep+confree" in again.stdout
+
+
+def test_a_settings_file_has_the_same_names_and_flags_win(tmp_path: Path) -> None:
+    (tmp_path / "x.toml").write_text(
+        'methods = ["fedora"]\nclients = 4\nrounds = 3\nengine = "loop"\nmodel = "logistic"\nbatch-size = 8\n'
+        "[set.fedora]\na = 0.5\n"
+    )
+    done = fairlead("compare", "--config", "x.toml", "--rounds", "2", "--out", "o", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    settings = json.loads((tmp_path / "o" / "summary.json").read_text())["settings"]
+    assert (settings["rounds"], settings["batch_size"], settings["options"]) == (2, 8, {"fedora": {"a": 0.5}})
+
+
+WRONG = {
+    "compare dito": "did you mean 'ditto'",
+    "compare fedavg --rond 3": "--rounds",
+    "compare fedavg --rounds x": "rounds='x'",
+    "compare fedavg --seeds 0": "--seeds must be at least 1",
+    "compare fedrep+confree --set confree.c=1.5": "c must lie in (0, 1), got 1.5",
+    "compare fedrep+confree --set confree.d=1": "option 'confree.d' is unknown; Valid: ",
+    "compare fedavg --set fedora.b=1": "option 'fedora.b' is unknown",
+    "compare fedora+confree": "averages nothing",
+    "compare fedavg+confre": "did you mean 'confree'",
+    "compare fedavg --scenario rotated-minst": "did you mean 'rotated-mnist'",
+    "compare fedavg --data-dir nowhere --scenario rotated-mnist": "check --data-dir",
+    "compare fedavg --engine vectorized": "did you mean 'vectorised'",
+    "compare fedavg --model cnn": "use mlp",
+    "compare fedavg --participation 99": "more than the 12 clients",
+    "compare fedavg --data no.csv": "no file no.csv",
+    "compare fedavg --data bad.csv --label label": "row",
+    "compare fedavg --data good.csv --label lable": "did you mean 'label'",
+    "compare fedavg --config no.toml": "expected a TOML file",
+    "resume nowhere": "settings.json is missing",
+    "report nowhere": "summary.json",
+    "methods fedra": "did you mean 'fedora'",
+    "bogus": "bogus",
+}
+
+
+@pytest.mark.parametrize("words", WRONG)
+def test_bad_input_is_one_sentence_and_leaves_nothing(words: str, tmp_path: Path) -> None:
+    (tmp_path / "bad.csv").write_text("a,b,label\n1,2,0\n1,nan,1\n")
+    (tmp_path / "good.csv").write_text("a,b,label\n1,2,0\n1,3,1\n")
+    before = sorted(tmp_path.iterdir())
+    done = fairlead(*words.split(), cwd=tmp_path)
+    assert done.returncode == 2
+    assert WRONG[words] in done.stderr
+    assert done.stderr.startswith("fairlead: ")
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert "Traceback" not in done.stderr
+    assert sorted(tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize("command", ["compare", "run", "resume", "report", "methods", "scenarios"])
+def test_help_shows_an_example(command: str, tmp_path: Path) -> None:
+    done = fairlead(command, "--help", cwd=tmp_path)
+    assert done.returncode == 0
+    assert f"fairlead {command}" in done.stdout
+
+
+def test_lists_name_methods_stages_and_scenarios(tmp_path: Path) -> None:
+    listed = fairlead("methods", cwd=tmp_path).stdout
+    assert "ICML" in listed
+    assert "confree" in listed
+    assert "rotated-fashion-mnist" in fairlead("scenarios", cwd=tmp_path).stdout
+    assert (
+        "symbol" in fairlead("methods", "ditto", cwd=tmp_path).stdout
+        or "λ" in fairlead("methods", "ditto", cwd=tmp_path).stdout
+    )
