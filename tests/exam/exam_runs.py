@@ -170,16 +170,21 @@ def run(
     watch=False,
 ):
     """Three rounds of a method; with `pause` = (round, path), saved, loaded and gone on from there."""
-    entry = parse(name)
     seen = Watch()
-    method = seen.method(entry.method) if watch else entry.method
+
+    def fresh():
+        entry = parse(name)
+        return entry._replace(method=seen.method(entry.method)) if watch else entry
+
+    method = fresh().method
     module = loop_of_rounds.wrapped(method, build(), seed)
     layout = Layout(module)
     initial = layout.read(module)
 
     def go(until, snapshot=None):
+        entry = fresh()  # as a new process would build it: nothing may be remembered outside the snapshot
         rounds = loop_of_rounds.federate(
-            method,
+            entry.method,
             data,
             build(),
             TRAINING,
@@ -200,7 +205,7 @@ def run(
         later, snapshots = go(ROUNDS, loaded)
         records += later
     snapshot = snapshots[-1]
-    models = deployed(entry.method, data, module, layout, snapshot, engine(on), seed)
+    models = deployed(fresh().method, data, module, layout, snapshot, engine(on), seed)
     return Run(records, snapshot, models, initial, module, data, seen)
 
 

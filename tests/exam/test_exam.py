@@ -17,6 +17,7 @@ from exam_runs import (
     with_batch_norm,
 )
 
+from fairlead.catalogue import about
 from fairlead.core import EngineError
 from fairlead.methods import METHODS
 
@@ -59,6 +60,13 @@ def test_cohorts_are_what_the_exam_assumes():
     assert LATE in ids[-1]
     assert LATE not in ids[0] + ids[1]
     assert NEVER not in ids[0] + ids[1] + ids[2]
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_it_says_what_it_is_and_what_it_costs(name):
+    entry = about(name)
+    assert ": " in entry.title
+    assert entry.cost
 
 
 @pytest.mark.parametrize("name", OTHER_ENGINES)
