@@ -6,6 +6,7 @@ every other method's clients are measured against.
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 import tempfile
 import weakref
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import nn
 
 from fairlead.catalogue import Entry, check_options, parse
@@ -22,6 +24,7 @@ from fairlead.checkpoint import read_json, write_json
 from fairlead.core import Federation, InputError, Method, RunError, require
 from fairlead.data import Source, load
 from fairlead.engines import Engine, choose, engine
+from fairlead.federate import held_out
 from fairlead.metrics import difference_interval, over_seeds, summarise
 from fairlead.models import build
 from fairlead.report import markdown_table
@@ -116,12 +119,14 @@ def _compare(
     first = chosen[0]
     fast = _engine(experiment, modules[first], federations[first])
     folder = Path(tempfile.mkdtemp(prefix="fairlead-") if out is None else out)
+    # Nobody is unseen to a client that trains alone: a newcomer's control has its full time.
+    plans = {CONTROL: dataclasses.replace(experiment, unseen=0.0)}
     jobs = {
         (name, seed): Job(
             folder / "runs" / f"{name}-seed{seed}",
             name,
             entry,
-            experiment,
+            plans.get(name, experiment),
             federations[seed],
             modules[seed],
             fast,
@@ -142,7 +147,7 @@ def _compare(
     write_json(folder / "settings.json", plan)
     for (name, seed), job in jobs.items():
         train(job, (lambda r, n=name, s=seed: progress(n, s, r, experiment.rounds)) if progress else None)  # type: ignore[misc]
-    summary = summarise_all(jobs, entries, chosen, fast)
+    summary = summarise_all(jobs, entries, chosen, experiment, fast)
     write_json(folder / "summary.json", summary)
     result = Comparison(folder, summary, jobs)
     if out is None:
@@ -179,10 +184,15 @@ def _engine(experiment: Experiment, module: nn.Module, federation: Federation) -
 
 
 def summarise_all(
-    jobs: Mapping[tuple[str, int], Job], entries: Mapping[str, Entry], seeds: list[int], fast: Engine
+    jobs: Mapping[tuple[str, int], Job],
+    entries: Mapping[str, Entry],
+    seeds: list[int],
+    experiment: Experiment,
+    fast: Engine,
 ) -> dict[str, Any]:
     """The comparison's `summary.json`, from the runs' own."""
-    experiment = next(iter(jobs.values())).experiment
+    count = next(iter(jobs.values())).federation.clients
+    newcomers = [held_out(experiment.unseen, count, seed)[1].tolist() for seed in seeds]
     runs = {key: read_json(job.folder / "summary.json") for key, job in jobs.items()}
     t = experiment.training
     settings = {
@@ -201,6 +211,8 @@ def summarise_all(
         "schedule": t.schedule,
         "select": experiment.select,
         "evaluate_every": experiment.evaluate_every,
+        "unseen": experiment.unseen,
+        "newcomer_epochs": experiment.newcomer_epochs,
         "options": experiment.options,
         "level": LEVEL,
     }
@@ -210,16 +222,22 @@ def summarise_all(
         "versions": versions(),
         "control": CONTROL,
         "methods": {
-            name: summarise_method([runs[name, s] for s in seeds], [runs[CONTROL, s] for s in seeds])
+            name: summarise_method([runs[name, s] for s in seeds], [runs[CONTROL, s] for s in seeds], newcomers)
             for name in entries
         },
     }
 
 
-def summarise_method(runs: list[dict[str, Any]], controls: list[dict[str, Any]]) -> dict[str, Any]:
-    """One method's entry: means over seeds, their spread, and each client against itself alone."""
-    pairs = list(zip(runs, controls, strict=True))
-    scores = over_seeds([summarise(r["accuracy"], c["accuracy"], r["n_test"]) for r, c in pairs])
+def summarise_method(
+    runs: list[dict[str, Any]], controls: list[dict[str, Any]], newcomers: list[list[int]]
+) -> dict[str, Any]:
+    """One method's entry: means over seeds, their spread, and each client against itself alone.
+
+    `newcomers` are the clients held out under each seed; the headline figures leave them out.
+    """
+    triples = list(zip(runs, controls, newcomers, strict=True))
+    scores = over_seeds([_summarise(r, c, ~_is_in(r, new)) for r, c, new in triples])
+    unseen = {"unseen": _means([_summarise(r, c, _is_in(r, new)) for r, c, new in triples])} if newcomers[0] else {}
     accuracy, alone = (np.array([r["accuracy"] for r in group]) for group in (runs, controls))  # (seeds, N)
     n_test, n_train = (np.array([r[key] for r in runs]) for key in ("n_test", "n_train"))
     correct, right_alone = ((a * n_test).round().sum(0) for a in (accuracy, alone))
@@ -235,6 +253,7 @@ def summarise_method(runs: list[dict[str, Any]], controls: list[dict[str, Any]])
             "difference": float(difference[k]),
             "interval": [float(gain.lower[k]), float(gain.upper[k])],
             "verdict": str(gain.verdict[k]),
+            "newcomer": sum(k in held for held in newcomers) / len(runs),  # share of seeds in which it was one
         }
         for k in range(accuracy.shape[1])
     ]
@@ -250,7 +269,21 @@ def summarise_method(runs: list[dict[str, Any]], controls: list[dict[str, Any]])
             "worse": [c["id"] for c in clients if c["difference"] < 0],
             "clients": clients,
         }
+        | unseen
     )
+
+
+def _is_in(run: dict[str, Any], ids: list[int]) -> NDArray[np.bool_]:
+    return np.isin(np.arange(len(run["accuracy"])), ids)
+
+
+def _summarise(run: dict[str, Any], control: dict[str, Any], chosen: NDArray[np.bool_]) -> dict[str, float]:
+    """Some of the clients in a few numbers."""
+    return summarise(*(np.array(x)[chosen] for x in (run["accuracy"], control["accuracy"], run["n_test"])))
+
+
+def _means(summaries: list[dict[str, float]]) -> dict[str, float | None]:
+    return {name: value["mean"] for name, value in over_seeds(summaries).items()}
 
 
 def run(

@@ -27,6 +27,7 @@ from fairlead.core import (
 )
 from fairlead.core.task import SplitName
 from fairlead.engines import Engine, Pool
+from fairlead.engines.pool import Work
 
 logger = logging.getLogger(__name__)
 
@@ -76,18 +77,22 @@ def federate(
     evaluate_every: int = 10,
     evaluate_global: bool = False,
     select: Literal["validation", "last"] = "last",
+    unseen: float = 0.0,
+    newcomer_epochs: int = 5,
     seed: int = 0,
     snapshot: Snapshot | None = None,
 ) -> Iterator[tuple[Round, Snapshot]]:
     """Train round by round; after each, yield what happened and all that is needed to go on from there.
 
     `average` takes the place of the method's own averaging stage; `select` says which round's models are kept to
-    deploy: the best on validation data, or the last. A `snapshot` from an earlier run of the same
-    settings goes on where that one stopped and ends with the same bits.
+    deploy: the best on validation data, or the last. A share `unseen` of the clients takes no part and is scored as
+    newcomers: what the method gives one, after `newcomer_epochs` on its own data. A `snapshot` from an earlier run of
+    the same settings goes on where that one stopped and ends with the same bits.
     """
     require(rounds >= 1, f"rounds must be >= 1, got {rounds}")
     require(evaluate_every >= 1, f"evaluate_every must be >= 1, got {evaluate_every}")
-    clients, everyone = federation.clients, torch.arange(federation.clients)
+    clients = federation.clients
+    seen, newcomers = held_out(unseen, clients, seed)
     module = wrapped(method, module, seed)
     layout = Layout(module)
     server = assemble(method, average)
@@ -97,7 +102,7 @@ def federate(
             snapshot, greeting_bytes = begin(method, server, layout.read(module), layout, pool, clients)
         for t in range(snapshot.round + 1, rounds + 1):
             began = time.perf_counter()
-            ids = draw(participation, clients, seed, t)
+            ids = seen[draw(participation, len(seen), seed, t)]
             before = snapshot.states.get(ids)
             states, replies = pool.map(method.client, ids, t, before, snapshot.message)
             up, down = payload(replies) * len(ids), payload(snapshot.message) * len(ids)
@@ -116,8 +121,8 @@ def federate(
             snapshot.round = t
             scores: list[Score] = []
             if t % evaluate_every == 0 or t == rounds:
-                scores, models = score(method, pool, everyone, snapshot, evaluate_global)
-                keep_best(snapshot, scores, models, select)
+                scores, models = score(method, pool, seen, newcomers, newcomer_epochs, snapshot, evaluate_global)
+                keep_best(snapshot, scores, seen, models, select)
             samples = int(sizes.sum()) * training.epochs
             if training.steps:
                 samples = len(ids) * training.steps * training.batch_size
@@ -171,14 +176,34 @@ def round_half_up(x: float) -> int:
     return int(x + 0.5)
 
 
+def held_out(unseen: float, clients: int, seed: int) -> tuple[Tensor, Tensor]:
+    """The clients that train and those held out as newcomers, ascending."""
+    require(0 <= unseen < 1, f"unseen must be a share in [0, 1), got {unseen}; 0 lets everybody train")
+    count = min(round_half_up(unseen * clients), clients - 1)
+    order = torch.from_numpy(stream(seed, "unseen").permutation(clients))
+    return order[count:].sort().values, order[:count].sort().values
+
+
 def score(
-    method: Method, pool: Pool, ids: Tensor, snapshot: Snapshot, evaluate_global: bool
+    method: Method,
+    pool: Pool,
+    seen: Tensor,
+    newcomers: Tensor,
+    newcomer_epochs: int,
+    snapshot: Snapshot,
+    evaluate_global: bool,
 ) -> tuple[list[Score], Tensor]:
     """Evaluate exactly the models the clients would deploy now; returns them too, (N, D)."""
-    found: list[Score] = []
 
-    def evaluate(state: Named, message: Named, task: Task) -> tuple[Named, Named]:
-        models = {"personal": method.personal(state, message, task).expand(len(task), -1)}
+    def own(state: Named, message: Named, task: Task) -> tuple[Named, Named]:
+        return evaluate(method.personal(state, message, task), message, task)
+
+    def fresh(state: Named, message: Named, task: Task) -> tuple[Named, Named]:
+        start = (method.newcomer or method.personal)(state, message, task)
+        return evaluate(task.descend(start, epochs=newcomer_epochs), message, task)
+
+    def evaluate(personal: Tensor, message: Named, task: Task) -> tuple[Named, Named]:
+        models = {"personal": personal.expand(len(task), -1)}
         if evaluate_global and "w" in message and message["w"].shape[1] == task.layout.size:
             models["global"] = message["w"]
         splits: list[SplitName] = ["test"] if int(task.sizes("validation").sum()) == 0 else ["validation", "test"]
@@ -190,8 +215,16 @@ def score(
         }
         return results, {"models": models["personal"]}
 
-    states = snapshot.states.get(ids)
-    results, models = pool.map(evaluate, ids, snapshot.round, states, snapshot.message)
+    def of(work: Work, ids: Tensor) -> tuple[Named, Named]:
+        return pool.map(work, ids, snapshot.round, snapshot.states.get(ids), snapshot.message)
+
+    results, models = of(own, seen)
+    if len(newcomers):
+        back = torch.cat([seen, newcomers]).argsort()
+        more = of(fresh, newcomers)
+        results = {n: torch.cat([x, more[0][n]])[back] for n, x in results.items()}
+        models = {n: torch.cat([x, more[1][n]])[back] for n, x in models.items()}
+    found: list[Score] = []
     for name, losses in results.items():
         model, split, metric = name.split("/")
         if metric == "loss":
@@ -200,12 +233,14 @@ def score(
     return found, models["models"]
 
 
-def keep_best(snapshot: Snapshot, scores: list[Score], models: Tensor, select: Literal["validation", "last"]) -> None:
+def keep_best(
+    snapshot: Snapshot, scores: list[Score], seen: Tensor, models: Tensor, select: Literal["validation", "last"]
+) -> None:
     """Remember the models to deploy: the last, or those with the best mean validation score; test decides nothing."""
     value = torch.tensor([float(snapshot.round)], dtype=torch.float64)
     if select == "validation":
         (s,) = (s for s in scores if (s.model, s.split) == ("personal", "validation"))
-        value = (-s.loss if s.accuracy is None else s.accuracy).to(torch.float64).mean()[None]
+        value = (-s.loss if s.accuracy is None else s.accuracy)[seen].to(torch.float64).mean()[None]
     if not snapshot.best or bool(value > snapshot.best["value"]):
         snapshot.best = {"round": torch.tensor([snapshot.round]), "value": value, "models": models}
 

@@ -119,6 +119,8 @@ def train(job: Job, progress: Progress | None = None) -> None:
         participation=e.participation,
         evaluate_every=e.evaluate_every,
         select=e.select,
+        unseen=e.unseen,
+        newcomer_epochs=e.newcomer_epochs,
         seed=job.seed,
         snapshot=snapshot,
     )

@@ -70,6 +70,8 @@ class Settings(BaseModel):
     model: str | None = Field(None, description="auto, logistic, mlp or cnn.")
     rounds: int | None = Field(None, description="Rounds of training.")
     participation: float | None = Field(None, description="Share of clients in a round, or a count above 1.")
+    unseen: float | None = Field(None, description="Share of clients held out and scored as newcomers.")
+    newcomer_epochs: int | None = Field(None, description="Epochs a newcomer trains on its own data.")
     lr: float | None = Field(None, description="Learning rate of the clients.")
     epochs: int | None = Field(None, description="Local epochs a round.")
     steps: int | None = Field(None, description="Local batches a round, in place of epochs.")
@@ -101,6 +103,8 @@ class Experiment:
     engine: str
     data_dir: str | None
     options: dict[str, dict[str, Any]]
+    unseen: float = 0.0
+    newcomer_epochs: int = 5
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, for a file."""
@@ -165,6 +169,9 @@ def resolve(settings: Settings) -> Experiment:
         count is None or participation <= max(count, 1),
         f"participation {participation:g} is more than the {count} clients; give a rate or a smaller count",
     )
+    unseen, newcomer_epochs = float(plan.get("unseen", 0.0)), int(plan.get("newcomer_epochs", 5))
+    require(0 <= unseen < 1, f"unseen must be a share in [0, 1), got {unseen:g}; 0 lets everybody train")
+    require(newcomer_epochs >= 1, f"newcomer_epochs must be >= 1, got {newcomer_epochs}")
     return Experiment(
         name=name or "custom",
         scenario=chosen,
@@ -177,4 +184,6 @@ def resolve(settings: Settings) -> Experiment:
         engine=str(plan.get("engine", "auto")),
         data_dir=None if settings.data_dir is None else str(settings.data_dir.resolve()),
         options=settings.set or {},
+        unseen=unseen,
+        newcomer_epochs=newcomer_epochs,
     )
