@@ -40,7 +40,9 @@ def test_the_tie_has_a_gradient():
 def test_the_fixed_point_of_two_clients():
     """Centres ±c: w = ±x with c - x = (λ/α)(x - u) and u = (1 - 2 α exp(-4x²/σ)/σ) x."""
     c, alpha, pull, sigma = 1.0, 0.5, 0.8, 10.0
-    models, _ = run(fedamp(alpha=alpha, pull=pull, sigma=sigma), quadratic([[c], [-c]]), [0.1], rounds=300)
+    models, _ = run(
+        fedamp(alpha=alpha, pull=pull, sigma=sigma), quadratic([[c], [-c]]), [0.1], rounds=60, how=training(0.5)
+    )
     x = float(models[0, 0])
     assert x == pytest.approx(-float(models[1, 0]), abs=1e-5)
     assert c - x == pytest.approx(pull * 2 * math.exp(-4 * x * x / sigma) / sigma * x, abs=1e-5)

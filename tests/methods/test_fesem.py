@@ -32,14 +32,14 @@ def test_the_first_round_already_parts_the_clients():
 
 
 def test_it_settles_at_the_clusters_centres():
-    models, _ = run(fesem(), quadratic(CENTRES, SIZES), [0.0, 0.0], rounds=150)
+    models, _ = run(fesem(), quadratic(CENTRES, SIZES), [0.0, 0.0], rounds=30, how=training(0.5))
     expected = torch.tensor([[0.75, 9.75], [0.75, 9.75], [9.5, 0.5], [9.5, 0.5], [-9.0, -9.0]])
     torch.testing.assert_close(models, expected, atol=1e-4, rtol=1e-4)
 
 
 def test_another_average_acts_within_the_clusters():
     centres = [[0.0], [1.0], [5.0], [-40.0], [-44.0], [-48.0]]
-    models, _ = run(fesem(clusters=2), quadratic(centres), [0.0], rounds=150, average=median())
+    models, _ = run(fesem(clusters=2), quadratic(centres), [0.0], rounds=30, average=median(), how=training(0.5))
     torch.testing.assert_close(models[:, 0], torch.tensor([1.0, 1.0, 1.0, -44.0, -44.0, -44.0]), atol=1e-4, rtol=1e-4)
 
 

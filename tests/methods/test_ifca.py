@@ -35,16 +35,16 @@ def test_a_round_averages_each_cluster_by_itself():
 
 
 def test_it_settles_at_the_clusters_centres():
-    models, _ = run(ifca(clusters=2), quadratic(CENTRES, SIZES), START, rounds=200)
+    models, _ = run(ifca(clusters=2), quadratic(CENTRES, SIZES), START, rounds=30, how=training(0.5))
     torch.testing.assert_close(models[:2], torch.tensor([[1.75, 8.75]] * 2))
     torch.testing.assert_close(models[2:], torch.tensor([[8.5, 1.5]] * 2))
 
 
 def test_another_average_acts_within_the_clusters():
-    models, _ = run(ifca(clusters=2), quadratic(CENTRES, SIZES), START, rounds=200, average=uniform())
+    models, _ = run(ifca(clusters=2), quadratic(CENTRES, SIZES), START, rounds=30, average=uniform(), how=training(0.5))
     torch.testing.assert_close(models[0], torch.tensor([1.5, 8.5]))
     centres = [[1.0, 8.0], [2.0, 9.0], [0.0, 50.0], [9.0, 2.0]]
-    models, _ = run(ifca(clusters=2), quadratic(centres), START, rounds=200, average=median())
+    models, _ = run(ifca(clusters=2), quadratic(centres), START, rounds=30, average=median(), how=training(0.5))
     torch.testing.assert_close(models[0], torch.tensor([1.0, 9.0]))
 
 

@@ -25,6 +25,7 @@ from fairlead.methods.ifca import ifca
 from fairlead.methods.lg_fedavg import lg_fedavg
 from fairlead.methods.local import local
 from fairlead.methods.per_fedavg import per_fedavg
+from fairlead.methods.pfedhn import pfedhn
 from fairlead.methods.pfedme import pfedme
 from fairlead.methods.plgu_grep import plgu_grep
 from fairlead.methods.plgu_lf import plgu_lf
@@ -56,6 +57,7 @@ METHODS: dict[str, Callable[..., Method]] = {
     "fedu": fedu,
     "fesem": fesem,
     "fedfomo": fedfomo,
+    "pfedhn": pfedhn,
 }
 
 WRAPPERS: dict[str, Callable[..., Method]] = {"ft": ft}
@@ -85,6 +87,7 @@ __all__ = [
     "lg_fedavg",
     "local",
     "per_fedavg",
+    "pfedhn",
     "pfedme",
     "plgu_grep",
     "plgu_lf",
