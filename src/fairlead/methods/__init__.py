@@ -27,6 +27,7 @@ from fairlead.methods.local import local
 from fairlead.methods.per_fedavg import per_fedavg
 from fairlead.methods.pfedhn import pfedhn
 from fairlead.methods.pfedme import pfedme
+from fairlead.methods.plgu_ghn import plgu_ghn
 from fairlead.methods.plgu_grep import plgu_grep
 from fairlead.methods.plgu_lf import plgu_lf
 from fairlead.methods.scaffold import scaffold
@@ -58,6 +59,7 @@ METHODS: dict[str, Callable[..., Method]] = {
     "fesem": fesem,
     "fedfomo": fedfomo,
     "pfedhn": pfedhn,
+    "plgu-ghn": plgu_ghn,
 }
 
 WRAPPERS: dict[str, Callable[..., Method]] = {"ft": ft}
@@ -89,6 +91,7 @@ __all__ = [
     "per_fedavg",
     "pfedhn",
     "pfedme",
+    "plgu_ghn",
     "plgu_grep",
     "plgu_lf",
     "scaffold",
