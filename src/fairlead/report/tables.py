@@ -128,7 +128,14 @@ def verdict_lines(summary: Summary, most: int = 12) -> list[str]:
 
     At most `most` clients are named per method, first those whose interval excludes zero ("surely").
     """
-    return [*(f"{name}: {verdict(entry, most)}." for name, entry in others(summary).items()), caption(summary)]
+    sentences = [f"{name}: {verdict(entry, most)}." for name, entry in others(summary).items()]
+    return [*sentences, *newcomers(summary), caption(summary)]
+
+
+def newcomers(summary: Summary) -> list[str]:
+    """A sentence on the clients held out of training, where there are any."""
+    told = [f"{n} {percent(e['unseen']['accuracy'])}" for n, e in summary["methods"].items() if e.get("unseen")]
+    return [f"Newcomers, held out of training, mean accuracy in %: {', '.join(told)}."] if told else []
 
 
 def verdict(entry: dict[str, Any], most: int = 12) -> str:
