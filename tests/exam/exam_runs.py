@@ -158,6 +158,11 @@ class Run:
             return self.module.eval()(self.federation.test.client(k)[0])
 
 
+def two_at_most(name):
+    """The engine with two workers on any machine; with more, nobody would be left to stack."""
+    return replace(engine(name), workers=2) if name.startswith("threads") else engine(name)
+
+
 def run(
     name,
     *,
@@ -189,10 +194,10 @@ def run(
             build(),
             TRAINING,
             rounds=ROUNDS,
-            engine=engine(on),
+            engine=two_at_most(on),
             average=entry.average,
             participation=participation,
-            evaluate_every=1,
+            evaluate_every=2,
             seed=seed,
             snapshot=snapshot,
         )
@@ -205,7 +210,7 @@ def run(
         later, snapshots = go(ROUNDS, loaded)
         records += later
     snapshot = snapshots[-1]
-    models = deployed(fresh().method, data, module, layout, snapshot, engine(on), seed)
+    models = deployed(fresh().method, data, module, layout, snapshot, two_at_most(on), seed)
     return Run(records, snapshot, models, initial, module, data, seen)
 
 
