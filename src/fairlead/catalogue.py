@@ -7,6 +7,7 @@ order written. Keywords come from the factories' own signatures.
 from __future__ import annotations
 
 import inspect
+import re
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, get_type_hints
@@ -113,5 +114,5 @@ def about(name: str) -> About:
     factory: Callable[..., Any] = {**STAGES, **WRAPPERS, **METHODS}[name]
     # A method's story is its module's docstring; a stage shares its module with others and tells its own.
     text = inspect.getdoc(factory if name in STAGES else sys.modules[factory.__module__]) or ""
-    cost = text.partition("\nCost: ")[2].partition("\n")[0]
+    cost = re.split(r"\.\s", text.partition("\nCost: ")[2] + " ")[0].replace("\n", " ") + "."
     return About(name, text.partition("\n")[0], cost, keywords_of(factory), text)

@@ -1,0 +1,45 @@
+"""Write docs/methods/ from the docstrings: `python docs/generate.py`. A test keeps the pages and the code the same."""
+
+from pathlib import Path
+
+from fairlead.catalogue import about
+from fairlead.methods import METHODS, WRAPPERS
+from fairlead.servers import STAGES
+
+HERE = Path(__file__).parent / "methods"
+
+
+def page(name: str) -> str:
+    """One method's or stage's page."""
+    one = about(name)
+    title, _, rest = one.text.partition("\n")
+    options = "".join(f"| `{name}.{key}` | `{default}` |\n" for key, default in one.keywords.items())
+    table = (
+        f"\n## Options\n\n| option, as in `--set {name}.KEY=VALUE` | default |\n| --- | --- |\n{options}"
+        if options
+        else ""
+    )
+    use = f"fedavg+{name}" if name in STAGES or name in WRAPPERS else name
+    body = f"\n```text\n{rest.strip()}\n```\n" if rest.strip() else ""
+    return f"# {name}\n\n{title}\n{body}{table}\n## Use\n\n    fairlead compare {use}\n"
+
+
+def index() -> str:
+    """The list of all pages."""
+    lines = ["# Methods and stages", "", "Written from the docstrings by `python docs/generate.py`.", ""]
+    lines += ["| method | what it is | cost |", "| --- | --- | --- |"]
+    lines += [f"| [{n}]({n}.md) | {about(n).title} | {about(n).cost} |" for n in METHODS]
+    lines += ["", "| after a plus | what it does |", "| --- | --- |"]
+    lines += [f"| [{n}]({n}.md) | {about(n).title} |" for n in {**STAGES, **WRAPPERS}]
+    return "\n".join(lines) + "\n"
+
+
+def pages() -> dict[Path, str]:
+    """Every file and what it should say."""
+    return {HERE / "README.md": index()} | {HERE / f"{n}.md": page(n) for n in {**METHODS, **STAGES, **WRAPPERS}}
+
+
+if __name__ == "__main__":
+    HERE.mkdir(exist_ok=True)
+    for path, text in pages().items():
+        path.write_text(text, encoding="utf-8")
