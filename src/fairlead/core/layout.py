@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -36,7 +37,7 @@ class Part:
     def __init__(self, slots: list[Slot], trainable: int) -> None:
         self.names = tuple(s.name for s in slots if s.start < trainable)
         self.size = sum(s.stop - s.start for s in slots)
-        touching = all(a.stop == b.start for a, b in zip(slots, slots[1:], strict=False))
+        touching = all(a.stop == b.start for a, b in pairwise(slots))
         # A slice where possible: it reads as a view, where an index would copy.
         self.columns: slice | Tensor = (
             slice(slots[0].start, slots[-1].stop)

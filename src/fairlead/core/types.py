@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-import torch
+import torch  # noqa: F401 - the example below uses it
 from torch import Tensor, nn
 
 if TYPE_CHECKING:
