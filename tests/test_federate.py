@@ -85,3 +85,15 @@ def test_bytes_are_those_of_the_rows_that_travel() -> None:
 def test_swapping_the_stage_of_a_method_that_averages_nothing_is_refused() -> None:
     with pytest.raises(fairlead.InputError, match="averages nothing"):
         assemble(parse("fedora").method, parse("fedavg+median").average)
+
+
+def test_a_newcomer_of_a_hypernetwork_is_fitted_without_changing_anything_for_the_others() -> None:
+    _, newcomers = held_out(0.25, 4, seed=0)
+    k = int(newcomers[0])
+
+    def last(epochs: int) -> torch.Tensor:
+        return train("pfedhn", federation(), unseen=0.25, newcomer_epochs=epochs, rounds=6)[-1].scores[0].loss
+
+    short, long = last(1), last(8)
+    assert torch.equal(short[[i for i in range(4) if i != k]], long[[i for i in range(4) if i != k]])
+    assert float(long[k]) < float(short[k])

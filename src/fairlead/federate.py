@@ -199,8 +199,8 @@ def score(
         return evaluate(method.personal(state, message, task), message, task)
 
     def fresh(state: Named, message: Named, task: Task) -> tuple[Named, Named]:
-        start = (method.newcomer or method.personal)(state, message, task)
-        return evaluate(task.descend(start, epochs=newcomer_epochs), message, task)
+        given = (method.newcomer or method.personal)(state, message, task)
+        return evaluate(given if method.join else task.descend(given, epochs=newcomer_epochs), message, task)
 
     def evaluate(personal: Tensor, message: Named, task: Task) -> tuple[Named, Named]:
         models = {"personal": personal.expand(len(task), -1)}
@@ -215,13 +215,18 @@ def score(
         }
         return results, {"models": models["personal"]}
 
-    def of(work: Work, ids: Tensor) -> tuple[Named, Named]:
-        return pool.map(work, ids, snapshot.round, snapshot.states.get(ids), snapshot.message)
+    def of(work: Work, ids: Tensor, message: Named) -> tuple[Named, Named]:
+        return pool.map(work, ids, snapshot.round, snapshot.states.get(ids), message)
 
-    results, models = of(own, seen)
+    results, models = of(own, seen, snapshot.message)
     if len(newcomers):
+        server, message = snapshot.server, snapshot.message
+        for _ in range(newcomer_epochs if method.join else 0):
+            _, replies = of(method.client, newcomers, message)
+            cohort = equals(newcomers, len(seen) + len(newcomers), snapshot.round)
+            server, message = method.join.update(server, replies, cohort)  # type: ignore[union-attr]
         back = torch.cat([seen, newcomers]).argsort()
-        more = of(fresh, newcomers)
+        more = of(fresh, newcomers, message)
         results = {n: torch.cat([x, more[0][n]])[back] for n, x in results.items()}
         models = {n: torch.cat([x, more[1][n]])[back] for n, x in models.items()}
     found: list[Score] = []
@@ -231,6 +236,11 @@ def score(
             accuracy = results.get(f"{model}/{split}/accuracy")
             found.append(Score(model, split, None if accuracy is None else accuracy[:, 0], losses[:, 0]))  # type: ignore[arg-type]
     return found, models["models"]
+
+
+def equals(ids: Tensor, clients: int, round: int) -> Cohort:
+    """A cohort whose members count the same."""
+    return Cohort(ids, torch.full((len(ids),), 1 / len(ids)), clients, round, seed=0)
 
 
 def keep_best(

@@ -47,7 +47,8 @@ class Method(NamedTuple):
     `server` is a function of the stage that averages, so that any other aggregation can take its place; a method that
     averages nothing sets `average` to None. `wrap` turns the user's module into the one the method trains (two heads,
     a residual pair), so a deployed model is always one vector of one module. `newcomer` is `personal` for a client that
-    never took part; left out, it is `personal` itself on the first state.
+    never took part; left out, it is `personal` itself on the first state. A newcomer fine-tunes what it is given; where
+    there is a `join` it takes part in that server's rounds instead.
     """
 
     init: Callable[[Tensor, Layout], tuple[Named, Named]]  # (1, D) -> clients' first state, first message
@@ -58,6 +59,7 @@ class Method(NamedTuple):
     hello: Callable[[Task], Named] | None = None  # what every client sends once, before the first round
     wrap: Callable[[nn.Module], nn.Module] | None = None
     newcomer: Callable[[Named, Named, Task], Tensor] | None = None  # what one that never took part starts from
+    join: Server | None = None  # the server as newcomers meet it: it learns of them, and nothing changes for the others
 
 
 @dataclass(frozen=True)

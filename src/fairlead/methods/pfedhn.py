@@ -14,8 +14,8 @@ gradient, which is C of the paper's steps at once, so runs compare at equal clie
 where the head's bias alone follows the mean change in full, as FedAvg does, and beyond which many clients overshoot.
 SGD with momentum, decay and clipping as in the authors' code, except that embeddings of clients that sit out stay put.
 Running statistics never travel.
-A newcomer's embedding cannot be fitted, since φ never travels: who never took part is given, and would deploy, the
-weights of the mean embedding of those that did, and starts from that embedding.
+A newcomer starts from the mean embedding of those that took part; its own is then fitted in rounds that leave φ alone,
+each to what its local training made of the weights.
 """
 
 import math
@@ -23,14 +23,16 @@ from itertools import pairwise
 
 import torch
 from torch import Tensor
-from torch.func import vjp
+from torch.func import jacfwd, vjp, vmap
 from torch.nn.functional import relu
 
 from fairlead.core import Cohort, Layout, Method, Named, Server, Task, require, stream
 from fairlead.core.starts import content_key
+from fairlead.servers import no_state
 
 LAYERS = 3
 TINY = 1e-12  # a gradient shorter than this is none
+DAMPING = 1e-2  # of a newcomer's fit, as a share of the mean curvature
 
 
 def pfedhn(
@@ -102,7 +104,22 @@ def hypernetwork(
 
         return Server(first, update)
 
-    return Method(init, client, whole, server, average=None)
+    return Method(init, client, whole, server, average=None, join=Server(no_state, fit))
+
+
+def fit(state: Named, rows: Named, cohort: Cohort) -> tuple[Named, Named]:
+    """Move newcomers' embeddings to where h(v; φ) comes nearest to what local training made of it; φ stays.
+
+    A damped Gauss-Newton step on ‖h(v + δ; φ) - (θ + Δθ)‖².
+    """
+    phi, v = under("phi.", state), state["v"][cohort.ids]
+    J: Tensor = vmap(jacfwd(lambda one: generate(phi, one)))(v)  # (C, D, E)
+    normal = J.mT @ J
+    damping = DAMPING * normal.diagonal(dim1=1, dim2=2).mean(1).clamp(min=TINY)
+    eye = torch.eye(v.shape[1]).to(v)
+    delta = torch.linalg.solve(normal + damping[:, None, None] * eye, J.mT @ rows["theta"][..., None])[..., 0]
+    everyone = state["v"].index_copy(0, cohort.ids, v + delta)
+    return state | {"v": everyone}, {"theta": generate(phi, everyone)}
 
 
 def pack(phi: Named, v: Tensor, velocity: Named, present: Tensor) -> Named:

@@ -1,0 +1,41 @@
+"""A few tiny recorded curves: a commit that moves one says why.
+
+`python tests/golden/test_golden.py` writes them anew.
+"""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fairlead.catalogue import parse
+from fairlead.core import Training
+from fairlead.data import scenario
+from fairlead.engines import engine
+from fairlead.federate import federate
+from fairlead.models import build
+
+CURVES = Path(__file__).parent / "curves.json"
+NAMES = ("local", "fedavg", "scaffold", "fedrep+confree", "ditto", "fedora")
+
+
+def curve(name: str) -> list[float]:
+    """Mean test loss of the personal models after each of five rounds."""
+    data = scenario("rotated-digits", clients=4).build(seed=0)
+    module = build("mlp", (1, 8, 8), 10, seed=0)
+    entry = parse(name)
+    training = Training(lr=0.05, epochs=1, batch_size=16, momentum=0.5)
+    rounds = federate(
+        entry.method, data, module, training, rounds=5, engine=engine("loop"), average=entry.average, evaluate_every=1
+    )
+    return [float(s.loss.mean()) for r, _ in rounds for s in r.scores if s.split == "test"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_curve_has_not_moved(name: str) -> None:
+    # Rounding differs between processors; a changed algorithm moves the curve by far more.
+    assert curve(name) == pytest.approx(json.loads(CURVES.read_text())[name], rel=1e-3)
+
+
+if __name__ == "__main__":
+    CURVES.write_text(json.dumps({name: curve(name) for name in NAMES}, indent=1) + "\n")
