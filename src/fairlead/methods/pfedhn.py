@@ -23,7 +23,7 @@ from itertools import pairwise
 
 import torch
 from torch import Tensor
-from torch.func import jacfwd, vjp, vmap
+from torch.func import vjp
 from torch.nn.functional import relu
 
 from fairlead.core import Cohort, Layout, Method, Named, Server, Task, require, stream
@@ -113,7 +113,11 @@ def fit(state: Named, rows: Named, cohort: Cohort) -> tuple[Named, Named]:
     A damped Gauss-Newton step on ‖h(v + δ; φ) - (θ + Δθ)‖².
     """
     phi, v = under("phi.", state), state["v"][cohort.ids]
-    J: Tensor = vmap(jacfwd(lambda one: generate(phi, one)))(v)  # (C, D, E)
+    J, hidden = torch.eye(v.shape[1]).to(v).expand(len(v), -1, -1), v
+    for i in range(LAYERS):  # the chain rule through ReLU, layer by layer
+        hidden = relu(hidden @ phi[f"{i}.weight"].T + phi[f"{i}.bias"])
+        J = (hidden > 0)[..., None] * (phi[f"{i}.weight"] @ J)
+    J = phi["head.weight"] @ J  # (C, D, E)
     normal = J.mT @ J
     damping = DAMPING * normal.diagonal(dim1=1, dim2=2).mean(1).clamp(min=TINY)
     eye = torch.eye(v.shape[1]).to(v)
