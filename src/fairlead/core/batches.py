@@ -8,10 +8,13 @@ from itertools import islice
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fairlead.core.seeds import stream
 from fairlead.core.types import Split
+
+Index = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -29,12 +32,14 @@ class Batch:
         return values.mean() if self.weight is None else (values * self.weight).sum()
 
 
-def orders(size: int, batch_size: int, seed: int, round: int, client: int) -> Iterator[list[np.ndarray]]:
-    """Epoch after epoch, the client's samples in a fresh order, cut into batches; the last may be smaller."""
+def orders(size: int, batch_size: int, seed: int, round: int, client: int) -> Iterator[Index]:
+    """Epoch after epoch, the client's samples in a fresh order, a batch per row; -1 fills up the last one."""
     rng = stream(seed, "batches", round, client)
+    steps = -(-size // batch_size)
     while True:
-        order = rng.permutation(size)
-        yield [order[i : i + batch_size] for i in range(0, size, batch_size)]
+        order = np.full(steps * batch_size, -1)
+        order[:size] = rng.permutation(size)
+        yield order.reshape(steps, batch_size)
 
 
 def schedule(
@@ -47,38 +52,41 @@ def schedule(
     start: int,
     seed: int,
     round: int,
+    keyed: bool = True,
 ) -> Iterator[Batch]:
     """The batches of all clients in `ids`, step by step: `steps` of them, or else `epochs` whole passes.
 
     Nothing is dropped or counted twice: a short batch is padded with weight zero, and a client that has fewer steps
     than its neighbours turns inactive. `start` skips that many epochs, for a second solver that wants other orders.
+    Without `keyed`, for models that drop nothing, every key is zero.
     """
-    queues: list[list[np.ndarray]] = []
+    queues: list[Index] = []
     for k in ids:
-        first = int(split.starts[k])
-        size = int(split.starts[k + 1]) - first
-        passes = islice(orders(size, batch_size, seed, round, k), start, None if steps else start + epochs)
-        flat = (first + piece for one_pass in passes for piece in one_pass)
-        queues.append(list(islice(flat, steps)) if steps else list(flat))
-    keys = [stream(seed, "dropout", round, k).integers(2**31, size=len(q)) for k, q in zip(ids, queues, strict=True)]
-    for t in range(max(map(len, queues), default=0)):
-        pieces = [q[t] if t < len(q) else q[0][:0] for q in queues]
-        key = torch.tensor([int(keys[i][t]) if t < len(keys[i]) else 0 for i in range(len(ids))])
-        yield gather(split, ids, pieces, key)
+        size = int(split.starts[k + 1]) - int(split.starts[k])
+        wanted = -(-steps // max(-(-size // batch_size), 1)) if steps else epochs
+        passes = islice(orders(size, batch_size, seed, round, k), start, start + wanted)
+        queues.append(np.concatenate([np.empty((0, batch_size), dtype=np.int64), *passes])[:steps])
+    longest = max(map(len, queues), default=0)
+    positions = np.full((longest, len(ids), batch_size), -1)  # (T, C, B) among the client's own samples
+    keys = np.zeros((longest, len(ids)), dtype=np.int64)
+    for i, (k, queue) in enumerate(zip(ids, queues, strict=True)):
+        positions[: len(queue), i] = queue
+        if keyed:
+            keys[: len(queue), i] = stream(seed, "dropout", round, k).integers(2**31, size=len(queue))
+    return gather(split, ids, torch.from_numpy(positions), torch.from_numpy(keys))
 
 
-def gather(split: Split, ids: list[int], pieces: list[np.ndarray], key: Tensor) -> Batch:
-    """The samples at these positions, one array per client, padded to the longest."""
-    counts = torch.tensor([len(p) for p in pieces])
-    longest = int(counts.max())
+def gather(split: Split, ids: list[int], positions: Tensor, keys: Tensor) -> Iterator[Batch]:
+    """Step by step, the samples at these positions among each client's own: (T, C, B), padded with -1 at the end."""
+    real = positions >= 0
+    counts = real.sum(2)  # (T, C)
+    widths = counts.amax(1).tolist()
+    even = (counts == counts[:, :1]).all(1).tolist()
     # Padding repeats a sample of the client's own: another's might be NaN, and 0 * NaN is NaN.
-    index = split.starts[ids].numpy()[:, None].repeat(longest, axis=1)
-    for row, piece in zip(index, pieces, strict=True):
-        row[: len(piece)] = piece
-    flat = torch.from_numpy(index)
-    x, y = (t[flat.view(-1)].view(*flat.shape, *t.shape[1:]) for t in (split.x, split.y))
-    if bool((counts == longest).all()):
-        return Batch(x, y, key)
-    real = torch.arange(longest) < counts[:, None]
-    weight = real / counts.clamp(min=1)[:, None]
-    return Batch(x, y, key, weight.to(torch.get_default_dtype()), (counts > 0).to(torch.get_default_dtype())[:, None])
+    index = positions.clamp(min=0) + split.starts[ids][:, None]
+    weights = (real / counts.clamp(min=1)[..., None]).to(torch.get_default_dtype())
+    active = (counts > 0).to(weights)[..., None]
+    for t, width in enumerate(widths):
+        chosen = index[t, :, :width].reshape(-1)
+        x, y = (d.index_select(0, chosen).view(len(ids), width, *d.shape[1:]) for d in (split.x, split.y))
+        yield Batch(x, y, keys[t]) if even[t] else Batch(x, y, keys[t], weights[t, :, :width], active[t])

@@ -13,7 +13,7 @@ _WORD = 0xFFFFFFFF
 
 
 def hash_uniform(key: Tensor, count: int) -> Tensor:
-    """`count` numbers in [0, 1) from a key; two rounds of multiply-and-shift mixing on 32-bit words."""
+    """`count` numbers in [0, 1) from a key, or from each of many (C, 1); multiply-and-shift mixing of 32-bit words."""
     x = (torch.arange(count) * 0x9E3779B1 + key) & _WORD
     for shift, factor in ((16, 0x21F0AAAD), (15, 0x735A2D97)):
         x = ((x ^ (x >> shift)) * factor) & _WORD
@@ -31,11 +31,14 @@ class KeyedDropout(nn.Module):
         self.register_buffer("key", torch.zeros((), dtype=torch.int64))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Scale what is kept by 1/(1 - p), as `nn.Dropout` does."""
+        """Scale what is kept by 1/(1 - p), as `nn.Dropout` does.
+
+        With keys (C, 1), the samples are those of C clients one after another, and a unit's position is in its own.
+        """
         if not self.training or self.p == 0:
             return x
         shape = torch.Size((*x.shape[:2], *(1 for _ in x.shape[2:]))) if self.channels else x.shape
-        keep = hash_uniform(self.key + self.salt * 0x85EBCA6B, shape.numel())
+        keep = hash_uniform(self.key + self.salt * 0x85EBCA6B, shape.numel() // self.key.numel())
         return x * (keep.view(shape) >= self.p) / (1 - self.p)
 
 

@@ -1,4 +1,4 @@
-"""How a gradient is computed: plain autograd for one row, `torch.func.vmap` for many.
+"""How a gradient is computed: plain autograd for one row; for many, stacked layers or `torch.func.vmap`.
 
 A `Network` is one worker's private copy of the module. Private, because both ways rebind the module's tensors: two
 threads sharing one module would corrupt each other, silently when shapes agree.
@@ -14,13 +14,25 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from fairlead.core.batches import Batch
-from fairlead.core.dropout import keyed
+from fairlead.core.dropout import KeyedDropout, keyed
 from fairlead.core.errors import EngineError
 from fairlead.core.layout import Layout, Part
+from fairlead.core.stacked import stacked
 from fairlead.core.types import Named
 
 Loss = Callable[[nn.Module, Batch, Named], Tensor]  # module under the current parameters, batch, given rows -> ()
 Output = Callable[[nn.Module, Tensor], Tensor]  # module under the current parameters, (B, ...) -> (B, ...)
+Criterion = Callable[[Tensor, Tensor], Tensor]  # outputs, targets -> one loss per sample
+
+
+class MeanLoss:
+    """The usual loss, a mean over samples; known as such, so that many clients' samples can be laid side by side."""
+
+    def __init__(self, criterion: Criterion) -> None:
+        self.criterion = criterion
+
+    def __call__(self, module: nn.Module, batch: Batch, given: Named) -> Tensor:
+        return batch.mean(self.criterion(module(batch.x), batch.y))
 
 
 class _Call(nn.Module):
@@ -47,6 +59,16 @@ class Network:
         self._tensors = dict(self.module.named_parameters()) | dict(self.module.named_buffers())
         self._bound = 0
         self._learning: tuple[str, ...] | None = None
+        self._twin = stacked(self.module)
+        self._twin_bound: tuple[object, ...] = ()
+        self._twin_leaves: dict[str, Tensor] = {}
+        self._images = any(isinstance(m, nn.Conv2d) for m in self.module.modules())
+        self._tried = False
+
+    @property
+    def drops(self) -> bool:
+        """Whether batches need keys to draw from."""
+        return bool(self._dropouts)
 
     def check_stackable(self) -> None:
         """Refuse what many rows at once would get wrong."""
@@ -73,8 +95,14 @@ class Network:
             out = torch.zeros_like(rows)
         if not names:
             return out
-        self.module.train()
-        pieces = (self._gradient_of_one if len(rows) == 1 else self._gradient_of_many)(rows, batch, loss, names, given)
+        if not self.module.training:  # a walk over all layers, which every step would feel
+            self.module.train()
+        if len(rows) == 1:
+            pieces = self._gradient_of_one(rows, batch, loss, names, given)
+        elif self._twin is not None and isinstance(loss, MeanLoss):
+            pieces = self._gradient_of_stack(self._twin, rows, batch, loss, names)
+        else:
+            pieces = self._gradient_of_many(rows, batch, loss, names, given)
         slots = [self.layout.slots[n] for n in names]
         flat = [g.reshape(len(rows), -1) for g in pieces]
         if slots and slots[-1].stop - slots[0].start == sum(f.shape[1] for f in flat):
@@ -91,12 +119,30 @@ class Network:
         for dropout in self._dropouts:
             dropout.key.copy_(batch.key[0])
         weight = None if batch.weight is None else batch.weight[0]
-        one = Batch(batch.x[0], batch.y[0], batch.key[0], weight)
+        one = Batch(self._laid_out(batch.x[0]), batch.y[0], batch.key[0], weight)
         with torch.enable_grad():
             value = loss(self.module, one, {n: g[0] for n, g in given.items()})
         leaves = [self._tensors[n] for n in names]
-        found = torch.autograd.grad(value, leaves, allow_unused=True)
-        return [torch.zeros_like(p) if g is None else g for g, p in zip(found, leaves, strict=True)]
+        return _gradients(value, leaves)
+
+    def _gradient_of_stack(
+        self, twin: nn.Module, rows: Tensor, batch: Batch, loss: MeanLoss, names: tuple[str, ...]
+    ) -> list[Tensor]:
+        bound = (rows.data_ptr(), rows.shape, rows.stride(), names)
+        if bound != self._twin_bound:
+            self._twin_leaves = {n: t.detach() for n, t in self.layout.stacked(rows).items()}
+            for name, leaf in self._twin_leaves.items():
+                owner, _, attribute = name.rpartition(".")
+                setattr(twin.get_submodule(owner), attribute, leaf.requires_grad_(name in names))
+            self._twin_bound = bound
+        for m in twin.modules() if self._dropouts else ():
+            if isinstance(m, KeyedDropout):
+                m.key = batch.key[:, None]
+        with torch.enable_grad():
+            values = loss.criterion(twin(batch.x.flatten(0, 1)), batch.y.flatten(0, 1)).view(batch.y.shape[:2])
+            # A sum of means: each client's gradient is that of its own term, and a NaN stays in it.
+            value = (values.mean(1) if batch.weight is None else (values * batch.weight).sum(1)).sum()
+        return _gradients(value, [self._twin_leaves[n] for n in names])
 
     def _gradient_of_many(
         self, rows: Tensor, batch: Batch, loss: Loss, names: tuple[str, ...], given: Named
@@ -123,7 +169,7 @@ class Network:
         with torch.no_grad():
             if len(x) == 1:
                 self._bind(rows[0], None)
-                return f(self.module, x[0])[None]
+                return f(self.module, self._laid_out(x[0]))[None]
             stacked = {f"module.{n}": t for n, t in self.layout.stacked(rows.expand(len(x), -1)).items()}
             many: Tensor = vmap(lambda tensors, x: functional_call(self._call, tensors, (f, x)))(stacked, x)
             return many
@@ -140,3 +186,25 @@ class Network:
             for name in self.layout.parameter_names:
                 self._tensors[name].requires_grad_(name in chosen)
             self._learning = learning
+
+    def _laid_out(self, x: Tensor) -> Tensor:
+        """Images with channels last, where the module takes them so: pooling is several times faster then."""
+        if not self._images or x.ndim != 4:
+            return x
+        laid = x.contiguous(memory_format=torch.channels_last)
+        if not self._tried:
+            # A forward function may insist on the usual order, with `view` say; evaluating, so that nothing moves.
+            self._tried = True
+            training = self.module.training
+            try:
+                with torch.no_grad():
+                    self.module.eval()(laid[:1])
+            except RuntimeError:
+                self._images = False
+            self.module.train(training)
+        return laid if self._images else x
+
+
+def _gradients(value: Tensor, leaves: list[Tensor]) -> list[Tensor]:
+    found = torch.autograd.grad(value, leaves, allow_unused=True)
+    return [torch.zeros_like(p) if g is None else g for g, p in zip(found, leaves, strict=True)]

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
@@ -16,10 +15,9 @@ from torch.nn.functional import cross_entropy
 from fairlead.core.batches import Batch, gather, schedule
 from fairlead.core.errors import InputError, require
 from fairlead.core.layout import Layout, Part
-from fairlead.core.network import Loss, Network, Output
+from fairlead.core.network import Criterion, Loss, MeanLoss, Network, Output
 from fairlead.core.types import Federation, Named, Split
 
-Criterion = Callable[[Tensor, Tensor], Tensor]  # outputs, targets -> one loss per sample
 SplitName = Literal["train", "validation", "test"]
 
 per_sample_cross_entropy: Criterion = partial(cross_entropy, reduction="none")
@@ -76,6 +74,7 @@ class Task:
         self.training = training
         self.lr = training.lr_at(round)
         self.classes = len(federation.classes)
+        self._mean = MeanLoss(training.criterion)
         self._network = network
         self._federation = federation
 
@@ -123,6 +122,7 @@ class Task:
             start=start,
             seed=self.seed,
             round=self.round,
+            keyed=self._network.drops,
         )
 
     def grad(
@@ -140,7 +140,7 @@ class Task:
         `loss(module, batch, given)` replaces the usual loss; `given` are further rows it needs, one per client.
         """
         rows = rows.expand(len(self), -1)
-        return self._network.gradient(rows, batch, loss or self._loss, only=only, given=given or {}, out=out)
+        return self._network.gradient(rows, batch, loss or self._mean, only=only, given=given or {}, out=out)
 
     def descend(
         self,
@@ -200,8 +200,8 @@ class Task:
 
     def evaluate(self, rows: Tensor, split: SplitName) -> Named:
         """Accuracy and mean loss of each row on its client's whole split, (C, 1) each."""
-        _, y, real = self.whole(split)
-        out = self.outputs(rows, split)
+        x, y, real = self.whole(split)
+        out = self._apply(rows, x, None)
         n = real.sum(1, keepdim=True)
         losses = self.training.criterion(out.flatten(0, 1), y.flatten(0, 1)).view_as(real)
         result = {"loss": (losses * real).sum(1, keepdim=True) / n}
@@ -218,18 +218,21 @@ class Task:
                 f"client {self.ids[int(sizes.argmin())]} has no {split} samples, which this method needs; "
                 "give the scenario a share for them, e.g. --fractions 0.6,0.2,0.2"
             )
-        pieces = [np.arange(int(data.starts[k]), int(data.starts[k + 1])) for k in self.ids]
-        batch = gather(data, self.ids, pieces, torch.zeros(len(self.ids), dtype=torch.int64))
-        return batch.x, batch.y, torch.arange(batch.y.shape[1]) < sizes
+        if len(self) == 1:
+            x, y = data.client(self.ids[0])
+            return x[None], y[None], torch.ones(1, len(y), dtype=torch.bool)
+        position = torch.arange(int(sizes.max()))
+        real = position < sizes
+        (batch,) = gather(data, self.ids, position.where(real, -1)[None], torch.zeros(1, len(self), dtype=torch.int64))
+        return batch.x, batch.y, real
 
     def outputs(self, rows: Tensor, split: SplitName, f: Output | None = None) -> Tensor:
         """What each row's model (or `f(module, x)`) gives on its client's whole split, (C, n, ...), evaluating."""
-        x, _, _ = self.whole(split)
+        return self._apply(rows, self.whole(split)[0], f)
+
+    def _apply(self, rows: Tensor, x: Tensor, f: Output | None) -> Tensor:
         blocks = torch.split(x, EVALUATION_BLOCK, dim=1)
         return torch.cat([self._network.outputs(rows, b, f or _forward) for b in blocks], dim=1)
-
-    def _loss(self, module: nn.Module, batch: Batch, given: Named) -> Tensor:
-        return batch.mean(self.training.criterion(module(batch.x), batch.y))
 
     def _split(self, split: SplitName) -> Split:
         data: Split = getattr(self._federation, split)

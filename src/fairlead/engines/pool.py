@@ -112,8 +112,7 @@ class Pool:
                 return work(rows[0], rows[1], task)
 
         results = list(self._threads.map(run, chunks))
-        back = torch.tensor([i for chunk in chunks for i in chunk]).argsort()
-        return _assemble([r[0] for r in results], chunks, back), _assemble([r[1] for r in results], chunks, back)
+        return _assemble([r[0] for r in results], chunks), _assemble([r[1] for r in results], chunks)
 
     def __enter__(self) -> Pool:
         return self
@@ -124,9 +123,10 @@ class Pool:
         self._threads.shutdown(wait=True, cancel_futures=True)
 
 
-def _assemble(results: list[Named], chunks: list[list[int]], back: Tensor) -> Named:
+def _assemble(results: list[Named], chunks: list[list[int]]) -> Named:
     """The chunks' rows as one, in the cohort's order; a shared row is written out, a copy for each of its clients."""
-    return {
-        n: torch.cat([r[n].expand(len(c), *r[n].shape[1:]) for r, c in zip(results, chunks, strict=True)])[back]
-        for n in results[0]
-    }
+    whole = {n: x.new_empty(sum(map(len, chunks)), *x.shape[1:]) for n, x in results[0].items()}
+    for result, chunk in zip(results, chunks, strict=True):
+        for n, x in result.items():
+            whole[n][chunk] = x
+    return whole

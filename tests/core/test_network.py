@@ -1,0 +1,127 @@
+"""Every way to a gradient gives the same numbers as plain autograd, one client at a time."""
+
+import pytest
+import torch
+from torch import nn
+
+from fairlead.core import Cut, Federation, Layout, Network, Split, Task, Training
+from fairlead.core.dropout import keyed
+from fairlead.core.stacked import stacked
+
+SIZES = (9, 5, 7)
+
+
+class ByView(nn.Module):
+    """Insists on the usual memory order, as many published networks do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.head = nn.Conv2d(1, 2, 3), nn.Linear(2 * 3 * 3, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        pooled = nn.functional.max_pool2d(self.conv(x), 2)
+        return self.head(pooled.view(len(x), -1))
+
+
+def mlp() -> nn.Module:
+    return nn.Sequential(
+        nn.Flatten(),
+        nn.Linear(64, 6),
+        nn.Tanh(),
+        nn.Dropout(0.3),
+        nn.Linear(6, 5, bias=False),
+        nn.ReLU(),
+        nn.Linear(5, 3),
+    )
+
+
+def cnn() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(1, 2, 3), nn.MaxPool2d(2), nn.ReLU(), nn.Flatten(), nn.Linear(2 * 3 * 3, 3))
+
+
+def federation() -> Federation:
+    n, generator = sum(SIZES), torch.Generator().manual_seed(0)
+    x, y = torch.randn(n, 1, 8, 8, generator=generator), torch.randint(3, (n,), generator=generator)
+    data = Split(x, y, torch.tensor([0, *SIZES]).cumsum(0))
+    return Federation(data, data, data, ("a", "b", "c"))
+
+
+def task_of(module: nn.Module, ids: list[int], data: Federation) -> Task:
+    how = Training(lr=0.1, epochs=2, batch_size=4, momentum=0.5)
+    return Task(Network(module, Layout(module)), data, ids, how, round=1, seed=0)
+
+
+@pytest.mark.parametrize(
+    "build",
+    [mlp, lambda: Cut(mlp()), lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 3)), cnn, ByView],
+    ids=["mlp", "cut", "logistic", "cnn", "view"],
+)
+@pytest.mark.parametrize("part", [None, "head", "body"])
+def test_clients_side_by_side_train_as_they_do_alone(build, part) -> None:
+    torch.manual_seed(0)
+    module, data = build(), federation()
+    layout = Layout(module)
+    only = None if part is None else getattr(layout, part)
+    rows = layout.read(module)
+    alone = torch.cat([task_of(module, [k], data).descend(rows, only=only) for k in range(3)])
+    together = task_of(module, [0, 1, 2], data).descend(rows, only=only)
+    torch.testing.assert_close(together, alone, atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("build", [cnn, ByView])
+def test_one_client_follows_plain_pytorch(build) -> None:
+    torch.manual_seed(0)
+    module, data = build(), federation()
+    layout = Layout(module)
+    task = task_of(module, [1], data)
+    found = task.descend(layout.read(module), momentum=0.0)
+    optimiser = torch.optim.SGD(module.parameters(), lr=0.1)
+    for batch in task.batches():
+        optimiser.zero_grad()
+        nn.functional.cross_entropy(module(batch.x[0]), batch.y[0]).backward()
+        optimiser.step()
+    torch.testing.assert_close(found, layout.read(module), atol=1e-6, rtol=1e-5)
+
+
+def test_trying_another_memory_order_leaves_running_statistics_alone() -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.ReLU(), nn.Flatten(), nn.Linear(72, 3))
+    layout, data = Layout(module), federation()
+    task = task_of(module, [0], data)
+    rows = layout.read(module)
+    batch = next(task.batches())
+    task.grad(rows, batch)  # training mode moves the statistics, once
+    module(batch.x[0])
+    torch.testing.assert_close(rows, layout.read(module), atol=1e-6, rtol=1e-5)
+
+
+def test_a_sick_client_stays_by_itself_in_a_stack() -> None:
+    torch.manual_seed(0)
+    module, data = mlp(), federation()
+    rows = Layout(module).read(module)
+    healthy = task_of(module, [0, 1, 2], data).descend(rows)
+    data.train.x[: SIZES[0]] = torch.nan
+    after = task_of(module, [0, 1, 2], data).descend(rows)
+    assert after[0].isnan().any()
+    assert torch.equal(after[1:], healthy[1:])
+
+
+def test_layers_that_mix_samples_or_are_shared_are_not_stacked() -> None:
+    layer = nn.Linear(4, 4)
+    tied = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    tied[1].weight = tied[0].weight
+    hooked = nn.Sequential(nn.Linear(4, 4))
+    hooked[0].register_forward_hook(lambda m, a, out: out * 2)
+    for module in (
+        nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)),
+        nn.Sequential(layer, layer),
+        nn.Sequential(nn.Flatten(0), nn.Linear(4, 4)),
+        tied,
+        hooked,
+        cnn(),
+        ByView(),
+    ):
+        assert stacked(module) is None
+    module = mlp()
+    keyed(module)
+    assert stacked(module) is not None
