@@ -118,6 +118,7 @@ def train(job: Job, progress: Progress | None = None) -> None:
         average=job.entry.average,
         participation=e.participation,
         evaluate_every=e.evaluate_every,
+        evaluate_global=e.evaluate_global,
         select=e.select,
         unseen=e.unseen,
         newcomer_epochs=e.newcomer_epochs,

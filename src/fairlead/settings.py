@@ -105,6 +105,7 @@ class Experiment:
     options: dict[str, dict[str, Any]]
     unseen: float = 0.0
     newcomer_epochs: int = 5
+    evaluate_global: bool = False  # score the server's model too, where there is one
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, for a file."""

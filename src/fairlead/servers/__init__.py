@@ -9,7 +9,7 @@ from fairlead.core.types import Server
 from fairlead.servers.clusters import within
 from fairlead.servers.compose import chain, no_state, per_name, reduce
 from fairlead.servers.confree import confree
-from fairlead.servers.mean import mean, uniform
+from fairlead.servers.mean import mean, scaled, uniform
 from fairlead.servers.mixing import mixing
 from fairlead.servers.propagation import propagation
 from fairlead.servers.robust import cagrad, clip, krum, median, pcgrad, trimmed
@@ -19,6 +19,7 @@ from fairlead.servers.usual import averaging, over_everybody, silent
 STAGES: dict[str, Callable[..., Server]] = {
     "mean": mean,
     "uniform": uniform,
+    "scaled": scaled,
     "confree": confree,
     "pcgrad": pcgrad,
     "cagrad": cagrad,
@@ -55,6 +56,7 @@ __all__ = [
     "propagation",
     "reduce",
     "reduces",
+    "scaled",
     "silent",
     "step",
     "trimmed",

@@ -1,0 +1,95 @@
+"""The published tables and figures of four papers, run again: `fairlead reproduce NAME`.
+
+A file per paper holds its printed numbers, the cells they take and the orderings it claims; `cells` runs the cells,
+`table` and `figures` show what came out beside what was printed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fairlead.checkpoint import atomically, write_json
+from fairlead.core import InputError, nearest, require
+from fairlead.reproduce import confree, fedora, fedres, plgu
+from fairlead.reproduce import table as tables
+from fairlead.reproduce.cells import Found, Progress, collect, table_of
+from fairlead.reproduce.study import BUDGETS, Budget, Study
+from fairlead.reproduce.table import Number, Verdict
+from fairlead.runs import versions
+
+STUDIES: dict[str, Callable[[Budget], Study]] = {
+    **fedora.STUDIES,
+    **confree.STUDIES,
+    **fedres.STUDIES,
+    **plgu.STUDIES,
+}
+
+__all__ = ["BUDGETS", "STUDIES", "Reproduction", "reproduce", "study"]
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """A table that was run: the paper's numbers, ours, and what became of its claims."""
+
+    study: Study
+    numbers: dict[tuple[str, str], Number]
+    verdicts: list[Verdict]
+    found: Found
+    folder: Path
+
+
+def study(name: str, budget: str = "standard") -> Study:
+    """A published table or figure by its name, at a budget."""
+    if name not in STUDIES:
+        raise InputError(f"nothing published is called '{name}'; {nearest(name, STUDIES)}")
+    chosen = next((b for b in BUDGETS if b == budget), None)
+    if chosen is None:
+        raise InputError(f"budget '{budget}' is unknown; {nearest(budget, BUDGETS)}")
+    return STUDIES[name](chosen)
+
+
+def reproduce(
+    name: str,
+    *,
+    budget: str = "standard",
+    data_dir: Path | str | None = None,
+    out: Path | str = "runs/reproduce",
+    seeds: int | None = None,
+    progress: Progress | None = None,
+) -> Reproduction:
+    """Run a published table again and write it to `out`/`name`/`budget`.
+
+    Its cells are run folders in `out`/cells, shared by all tables: those already done are read, one that was stopped
+    goes on. Columns whose data set is not to be had say so, and the others are run.
+    """
+    chosen = study(name, budget)
+    count = chosen.seeds if seeds is None else seeds
+    require(count >= 1, f"seeds must be at least 1, got {count}")
+    where = None if data_dir is None else str(Path(data_dir).resolve())
+    found = collect(chosen, Path(out), data_dir=where, seeds=count, progress=progress)
+    numbers = tables.numbers_of(chosen, table_of(chosen, found, count))
+    verdicts = [tables.judge(claim, numbers) for claim in chosen.claims]
+    result = Reproduction(chosen, numbers, verdicts, found, Path(out) / name / budget)
+    write(result, budget, count)
+    return result
+
+
+def write(result: Reproduction, budget: Any, seeds: int) -> None:
+    """The table as table.md, table.tex, numbers.json and numbers.csv, and the figure as PNG and SVG."""
+    from fairlead.reproduce.figures import draw  # drawing takes half a second to load, a list of names none
+
+    chosen, numbers, verdicts, folder = result.study, result.numbers, result.verdicts, result.folder
+    command = f"fairlead reproduce {chosen.name} --budget {budget} --seeds {seeds}"
+    page = tables.plain(chosen, numbers, verdicts, budget=budget, seeds=seeds, command=command, versions=versions())
+    write_json(folder / "numbers.json", page)
+    texts = {
+        "numbers.csv": tables.as_csv(page),
+        "table.md": tables.markdown(chosen, numbers, verdicts, budget, seeds),
+        "table.tex": tables.latex(chosen, numbers, budget, seeds),
+    }
+    for name, text in texts.items():
+        atomically(folder / name, lambda path, text=text: path.write_text(text, encoding="utf-8"))  # type: ignore[misc]
+    draw(chosen, result.found, seeds, folder)

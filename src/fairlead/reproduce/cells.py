@@ -1,0 +1,250 @@
+"""Run the cells of a study: every one is a folder or file that a stopped table takes up again.
+
+The folders are shared by all tables under the same `out`, so that a cell which two tables need is trained once, and
+LOCAL once per scenario and seed.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fairlead.catalogue import check_options, parse
+from fairlead.checkpoint import read_json, read_table, write_json
+from fairlead.core import FairleadError, Federation
+from fairlead.data import Source, load
+from fairlead.engines import Engine, choose, engine
+from fairlead.metrics import summarise
+from fairlead.models import build
+from fairlead.reproduce.study import Cell, Computed, Entry, Key, Result, Study
+from fairlead.runs import Job, finished, train
+from fairlead.settings import Experiment, check, resolve
+
+logger = logging.getLogger(__name__)
+
+Progress = Callable[[float, float, str], None]  # work done, work in all, what is running
+# Work of a round next to that of an MLP, to guess the time left; only the order of size matters.
+WORK = {"mlp": 1.0, "logistic": 0.2, "cnn": 15.0}
+
+
+class Run(NamedTuple):
+    """One cell with one seed."""
+
+    cell: Cell | Computed
+    seed: int
+
+
+@dataclass(frozen=True)
+class Found:
+    """What came of the cells: results by key and seed, and why some have none."""
+
+    results: dict[tuple[str, int], Result] = field(default_factory=dict)
+    missing: dict[str, str] = field(default_factory=dict)
+
+
+def collect(study: Study, out: Path, *, data_dir: str | None, seeds: int, progress: Progress | None = None) -> Found:
+    """Run what is not there yet, and gather all results; what cannot run says why, and the rest goes on."""
+    plan = list(runs_of(study, seeds))
+    weights = [_work(run.cell) for run in plan]
+    total, done = sum(weights), 0.0
+    found, workshop = Found(), Workshop(out / "cells", data_dir)
+    for run, weight in zip(plan, weights, strict=True):
+        label = run.cell.method if isinstance(run.cell, Cell) else run.cell.name
+
+        def tell(share: float, at: float = done, weight: float = weight, what: str = label) -> None:
+            if progress:
+                progress(at + share * weight, total, what)
+
+        if run.cell.key not in found.missing:
+            try:
+                found.results[run.cell.key, run.seed] = workshop.result(run, tell)
+            except FairleadError as error:
+                logger.info("%s is not run: %s", run.cell.key, error)
+                found.missing[run.cell.key] = str(error)
+        tell(1.0)
+        done += weight
+    return found
+
+
+def runs_of(study: Study, seeds: int) -> Iterator[Run]:
+    """Every run the study needs, once; those on the same federation follow one another."""
+    cells: dict[str, Cell | Computed] = {}
+    for entry in study.entries.values():
+        cells.setdefault(entry.cell.key, entry.cell)
+        if isinstance(entry.cell, Cell):
+            cells.setdefault(entry.cell.control.key, entry.cell.control)
+    groups: dict[str, list[Cell | Computed]] = {}
+    for cell in cells.values():
+        groups.setdefault(_federation(cell), []).append(cell)
+    for group in groups.values():
+        for seed in range(seeds):
+            yield from (Run(cell, seed) for cell in group)
+
+
+def _federation(cell: Cell | Computed) -> str:
+    if isinstance(cell, Computed):
+        return cell.name
+    training = ("set", "evaluate_global", "rounds", "participation", "epochs", "steps", "lr", "batch_size")
+    return str(sorted((k, str(v)) for k, v in cell.settings.items() if k not in training))
+
+
+def _work(cell: Cell | Computed) -> float:
+    if isinstance(cell, Computed):
+        return 1.0
+    experiment = experiment_of(cell, None)
+    return experiment.rounds * (experiment.training.steps or experiment.training.epochs) * WORK[experiment.model]
+
+
+def experiment_of(cell: Cell, data_dir: str | None) -> Experiment:
+    """The cell's settings with nothing left open."""
+    given = dict(cell.settings)
+    big, evaluate_global = given.pop("big", None), bool(given.pop("evaluate_global", False))
+    if data_dir is not None:
+        given["data_dir"] = data_dir
+    experiment = resolve(check(given))
+    check_options(experiment.options)
+    scenario = experiment.scenario if big is None else replace(experiment.scenario, big=big)
+    return replace(experiment, scenario=scenario, evaluate_global=evaluate_global)
+
+
+class Workshop:
+    """Trains cells; keeps the last data set and federation at hand, since neighbours share them."""
+
+    def __init__(self, folder: Path, data_dir: str | None) -> None:
+        self.folder, self.data_dir = folder, data_dir
+        self._source: tuple[str, Source | FairleadError] | None = None
+        self._federation: tuple[object, Federation] | None = None
+        self._engines: dict[str, Engine] = {}
+
+    def result(self, run: Run, tell: Callable[[float], None]) -> Result:
+        """The run's result, from its file if it is there."""
+        cell, seed = run
+        if isinstance(cell, Computed):
+            path = self.folder / "computed" / f"{cell.key}-seed{seed}.json"
+            if not path.exists():
+                write_json(path, cell.compute(**cell.settings, seed=seed))
+            return dict(read_json(path))
+        folder = self.folder / f"{cell.key}-seed{seed}"
+        experiment = experiment_of(cell, self.data_dir)
+        if not _done(folder, experiment, cell, seed):
+            job = self._job(folder, experiment, cell, seed)
+            train(job, lambda r: tell(r / experiment.rounds))
+            # A table needs the numbers; the models of a hundred cells would fill a disk.
+            (folder / "checkpoint.safetensors").unlink(missing_ok=True)
+        return _read(folder, experiment)
+
+    def _job(self, folder: Path, experiment: Experiment, cell: Cell, seed: int) -> Job:
+        entry = parse(cell.method, experiment.options)
+        federation = self._built(experiment, seed)
+        module = build(experiment.model, tuple(federation.train.x.shape[1:]), len(federation.classes), seed)
+        job = Job(folder, cell.method, entry, experiment, federation, module, engine("loop"), seed)
+        return replace(job, engine=self._engine(folder, job, cell))
+
+    def _engine(self, folder: Path, job: Job, cell: Cell) -> Engine:
+        """The engine a stopped run began with, else the faster one for its scenario."""
+        path = folder / "settings.json"
+        if path.exists():
+            return engine(str(read_json(path)["experiment"]["engine"]))
+        if cell.where not in self._engines:
+            p, n = job.experiment.participation, job.federation.clients
+            count = max(1, int(p * n) if p <= 1 else int(p))
+            self._engines[cell.where] = choose(job.module, job.federation, job.experiment.training, count)
+        return self._engines[cell.where]
+
+    def _built(self, experiment: Experiment, seed: int) -> Federation:
+        scenario = experiment.scenario
+        if self._source is None or self._source[0] != scenario.data:
+            self._source, self._federation = (scenario.data, self._loaded(experiment)), None
+        source = self._source[1]
+        if isinstance(source, FairleadError):
+            raise source
+        if self._federation is None or self._federation[0] != (scenario, seed):
+            self._federation = None  # the old one goes before the new one is built
+            self._federation = ((scenario, seed), scenario.build(seed, source=source))
+        return self._federation[1]
+
+    def _loaded(self, experiment: Experiment) -> Source | FairleadError:
+        scenario = experiment.scenario
+        try:
+            return load(scenario.data, experiment.data_dir, scenario.label, scenario.column)
+        except FairleadError as error:
+            return error  # said once per cell, without asking the hub again for each
+
+
+def _done(folder: Path, experiment: Experiment, cell: Cell, seed: int) -> bool:
+    """Whether the folder holds this very run, done: told without loading any data."""
+    path = folder / "settings.json"
+    if not path.exists():
+        return False
+    name = str(read_json(path)["experiment"]["engine"])
+    blank: Any = None
+    return finished(Job(folder, cell.method, blank, experiment, blank, blank, engine(name), seed))
+
+
+def _read(folder: Path, experiment: Experiment) -> Result:
+    """A run's figures: the summary, the curve of mean test accuracy, and the global model's accuracies."""
+    result = dict(read_json(folder / "summary.json"))
+    table = read_table(folder / "records.parquet")
+    records = [dict(zip(table, values, strict=True)) for values in zip(*table.values(), strict=True)]
+    tested = [r for r in records if r["split"] == "test"]
+    rounds = sorted({r["round"] for r in tested})
+    result["curve"] = [[t, _mean(tested, t, "personal")] for t in rounds]
+    shared = [r for r in tested if r["model"] == "global" and r["round"] == result["round"]["round"]]
+    if experiment.evaluate_global and shared:
+        result["global"] = [r["accuracy"] for r in sorted(shared, key=lambda r: r["client"])]
+    return result
+
+
+def _mean(records: list[dict[str, Any]], round: int, model: str) -> float:
+    return float(np.mean([r["accuracy"] for r in records if (r["round"], r["model"]) == (round, model)]))
+
+
+def values(entry: Entry, found: Found, seeds: int) -> list[float] | str:
+    """The entry's number for every seed, or why there is none."""
+    cell = entry.cell
+    control = cell.control.key if isinstance(cell, Cell) else cell.key
+    for key in (cell.key, control):
+        if key in found.missing:
+            return found.missing[key]
+    pairs = [(found.results[cell.key, s], found.results[control, s]) for s in range(seeds)]
+    return [measure(entry.measure, result, alone) for result, alone in pairs]
+
+
+def measure(name: str, result: Result, alone: Result) -> float:
+    """A number of a run.
+
+    accuracy, r_accuracy, ptr, low5, top5 ...   as in `fairlead.metrics.summarise`; `global.` before them for the
+                                                server's model
+    client.K, gain.K                            accuracy of client K, and its gain relative to training alone
+    megabytes, seconds                          per round, of all clients together
+    anything else                               the value of that name which a function computed
+    """
+    if "values" in result:
+        return float(result["values"][name])
+    kind, _, rest = name.partition(".")
+    if kind == "client":
+        return float(result["accuracy"][int(rest)])
+    if kind == "gain":
+        own, base = result["accuracy"][int(rest)], alone["accuracy"][int(rest)]
+        return float((own - base) / base) if base else 0.0
+    if kind == "megabytes":
+        return float(result["bytes_up"] + result["bytes_down"]) / int(result["round"]["of"]) / 1e6
+    if kind == "seconds":
+        return float(result["train_seconds"]) / int(result["round"]["of"])
+    accuracy = result["global"] if kind == "global" else result["accuracy"]
+    return summarise(accuracy, alone["accuracy"], result["n_test"])[rest if kind == "global" else name]
+
+
+def table_of(study: Study, found: Found, seeds: int) -> dict[Key, list[float] | str]:
+    """Every entry's numbers in the table's own units."""
+    scales: Mapping[str, float] = {c.key: c.scale for c in study.columns}
+    table: dict[Key, list[float] | str] = {}
+    for key, entry in study.entries.items():
+        got = values(entry, found, seeds)
+        table[key] = got if isinstance(got, str) else [scales[key[1]] * x for x in got]
+    return table

@@ -1,0 +1,118 @@
+"""The papers' figures, drawn from our runs."""
+
+from __future__ import annotations
+
+import statistics
+from pathlib import Path
+from typing import Any
+
+import altair as alt
+
+from fairlead.reproduce.cells import Found, measure, values
+from fairlead.reproduce.study import Cell, Picture, Study
+
+INK = "#333333"
+# Told apart by colour-blind readers (Okabe and Ito), and dashed in turn.
+COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#8a8a8a", "#000000"]
+DASHES = [[1, 0], [6, 3], [2, 2], [8, 3, 2, 3]]
+Point = dict[str, Any]
+
+
+def draw(study: Study, found: Found, seeds: int, folder: Path) -> list[Path]:
+    """Write the study's figure as PNG and SVG, if it has one and there is something to draw."""
+    if study.picture is None:
+        return []
+    points = {"rounds": by_round, "clients": by_client, "columns": by_column}[study.picture.kind](study, found, seeds)
+    if not points:
+        return []
+    chart = panels(study.picture, points)
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = [folder / "figure.png", folder / "figure.svg"]
+    chart.save(str(paths[0]), format="png", scale_factor=2)
+    chart.save(str(paths[1]), format="svg")
+    return paths
+
+
+def by_round(study: Study, found: Found, seeds: int) -> list[Point]:
+    """The mean curve over seeds of every row, a panel per group of columns."""
+    points = []
+    for group, columns in study.groups.items():
+        scale = columns[0].scale
+        for row in study.rows:
+            entry = next((study.entries[row, c.key] for c in columns if (row, c.key) in study.entries), None)
+            if entry is None or entry.cell.key in found.missing:
+                continue
+            curves = [dict(found.results[entry.cell.key, s]["curve"]) for s in range(seeds)]
+            for t in curves[0]:
+                mean = scale * statistics.fmean(curve[t] for curve in curves)
+                points.append({"panel": group, "series": row, "x": t, "y": mean})
+    return points
+
+
+def by_client(study: Study, found: Found, seeds: int) -> list[Point]:
+    """Relative accuracy of every client, a panel per row."""
+    points = []
+    first: dict[str, Any] = {}
+    for (row, _), entry in study.entries.items():
+        first.setdefault(row, entry)
+    for row, entry in first.items():
+        cell = entry.cell
+        if not isinstance(cell, Cell) or {cell.key, cell.control.key} & found.missing.keys():
+            continue
+        pairs = [(found.results[cell.key, s], found.results[cell.control.key, s]) for s in range(seeds)]
+        for k in range(len(pairs[0][0]["accuracy"])):
+            mean = statistics.fmean(measure(f"gain.{k}", own, alone) for own, alone in pairs)
+            points.append({"panel": row, "series": row, "x": k, "y": mean})
+    return points
+
+
+def by_column(study: Study, found: Found, seeds: int) -> list[Point]:
+    """Every row along the columns of a group, a panel per group."""
+    points = []
+    for group, columns in study.groups.items():
+        for column in columns:
+            for row in study.rows:
+                entry = study.entries.get((row, column.key))
+                got = values(entry, found, seeds) if entry else ""
+                if not isinstance(got, str):
+                    point = {
+                        "panel": group,
+                        "series": row,
+                        "x": column.title,
+                        "y": column.scale * statistics.fmean(got),
+                    }
+                    points.append(point)
+    return points
+
+
+def panels(picture: Picture, points: list[Point]) -> alt.FacetChart:
+    """A panel each, side by side."""
+    names = list(dict.fromkeys(p["panel"] for p in points))
+    series = list(dict.fromkeys(p["series"] for p in points))
+    width = 360 if len(names) < 3 else 230
+    up = alt.Y("y:Q", title=picture.y, scale=alt.Scale(zero=picture.kind == "clients"))
+    if picture.kind == "clients":
+        across = alt.X("x:O", title=picture.x, axis=alt.Axis(labelOverlap=True, labelAngle=0))
+        sign = alt.condition("datum.y < 0", alt.value(COLOURS[1]), alt.value(COLOURS[0]))
+        marks = alt.Chart().mark_bar().encode(across, up, color=sign)
+    else:
+        kind = "Q" if picture.kind == "rounds" else "O"
+        across = alt.X(f"x:{kind}", title=picture.x, sort=None)
+        colour = alt.Scale(domain=series, range=[COLOURS[i % len(COLOURS)] for i in range(len(series))])
+        dash = alt.Scale(domain=series, range=[DASHES[i % len(DASHES)] for i in range(len(series))])
+        legend = alt.Legend(columns=4, symbolType="stroke", labelLimit=320)
+        marks = alt.Chart().mark_line(strokeWidth=2, point=picture.kind == "columns")
+        marks = marks.encode(across, up, color=alt.Color("series:N", scale=colour, title=None, legend=legend))
+        marks = marks.encode(strokeDash=alt.StrokeDash("series:N", scale=dash, title=None, legend=legend))
+    facet = alt.Facet("panel:N", sort=names, title=None, header=alt.Header(labelFontWeight="bold", labelColor=INK))
+    chart = marks.properties(width=width, height=200).facet(
+        facet, data=alt.InlineData(values=points), columns=min(len(names), 3 if len(names) != 4 else 2)
+    )
+    chart = chart.resolve_scale(y="shared" if picture.kind == "clients" else "independent").resolve_axis(
+        x="independent"
+    )
+    chart = chart.properties(title=alt.Title(picture.title, anchor="start", offset=8, color=INK))
+    chart = chart.configure(background="white", font="sans-serif", aria=False).configure_view(stroke=None)
+    chart = chart.configure_axis(gridColor=INK, gridOpacity=0.12, domain=False, titleFontWeight="normal")
+    finished: alt.FacetChart = chart.configure_legend(orient="top")
+    return finished

@@ -1,0 +1,159 @@
+"""What a published table or figure is made of: cells to run, numbers to stand beside them, orderings to check."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple, get_args
+
+Budget = Literal["quick", "standard", "full"]
+BUDGETS: tuple[Budget, ...] = get_args(Budget)
+Result = dict[str, Any]  # plain values, as they are kept in a file
+Key = tuple[str, str]  # row, column
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A training run, but for its seed: a method of the catalogue, and settings by the names of `Settings`.
+
+    Two names go beyond `Settings`: `big` (of the scenario) and `evaluate_global`. Options in `set` are those of this
+    method alone, so that every method of a scenario shares one control.
+    """
+
+    method: str
+    settings: Mapping[str, Any]
+
+    @property
+    def where(self) -> str:
+        """The folder shared by all methods with these settings, options aside."""
+        plain = {k: v for k, v in self.settings.items() if k != "set"}
+        return f"{self.settings.get('scenario', 'data')}-{digest(plain)}"
+
+    @property
+    def key(self) -> str:
+        """The run's folder, but for its seed."""
+        options = self.settings.get("set")
+        return f"{self.where}/{self.method}" + (f"-{digest(options)}" if options else "")
+
+    @property
+    def control(self) -> Cell:
+        """Training alone, with the same settings."""
+        return Cell("local", {k: v for k, v in self.settings.items() if k not in ("set", "evaluate_global")})
+
+    @property
+    def rounds(self) -> int:
+        """How much there is to do."""
+        return int(self.settings["rounds"])
+
+
+@dataclass(frozen=True)
+class Computed:
+    """A function in place of a training run; its answer is kept in a file all the same."""
+
+    name: str
+    compute: Callable[..., Result] = field(compare=False)  # called with the settings and `seed`
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def key(self) -> str:
+        """The answer's file, but for its seed."""
+        return f"{self.name}-{digest(self.settings)}"
+
+    @property
+    def rounds(self) -> int:
+        """How much there is to do."""
+        return 1
+
+
+class Entry(NamedTuple):
+    """One number of a table: where ours comes from, and the paper's, if it is printed."""
+
+    cell: Cell | Computed
+    measure: str
+    published: float | None = None
+
+
+class Column(NamedTuple):
+    """A column of numbers; those of one group stand side by side under its name."""
+
+    key: str
+    title: str
+    group: str = ""
+    scale: float = 1.0
+    decimals: int = 4
+
+
+class Claim(NamedTuple):
+    """An ordering that the paper states: in each pair, the first is above the second; either may be a plain number.
+
+    `slack` is how far below still counts as equal.
+    """
+
+    text: str
+    pairs: tuple[tuple[Key | float, Key | float], ...]
+    slack: float = 0.0
+
+
+class Picture(NamedTuple):
+    """A figure to draw from the results."""
+
+    kind: Literal["rounds", "clients", "columns"]  # what runs along the axis
+    title: str
+    y: str
+    x: str = "round"
+
+
+@dataclass(frozen=True)
+class Study:
+    """A published table or figure, at one budget."""
+
+    name: str
+    title: str
+    source: str
+    columns: tuple[Column, ...]
+    entries: Mapping[Key, Entry]
+    claims: tuple[Claim, ...] = ()
+    notes: tuple[str, ...] = ()
+    seeds: int = 1
+    picture: Picture | None = None
+
+    @property
+    def rows(self) -> list[str]:
+        """Row names in order."""
+        return list(dict.fromkeys(row for row, _ in self.entries))
+
+    @property
+    def groups(self) -> dict[str, list[Column]]:
+        """Columns by group, in order."""
+        found: dict[str, list[Column]] = {}
+        for column in self.columns:
+            found.setdefault(column.group, []).append(column)
+        return found
+
+
+def above(text: str, row: str, others: list[str], columns: list[str], slack: float = 0.0) -> Claim:
+    """The claim that one row is above others in these columns."""
+    return Claim(text, tuple(((row, c), (other, c)) for c in columns for other in others), slack)
+
+
+def numbers(text: str) -> list[list[float | None]]:
+    """A printed table's numbers, a list per line; a lone dash is a gap.
+
+    >>> numbers("0.7642 - -\\n0.6889 -0.0976 0")
+    [[0.7642, None, None], [0.6889, -0.0976, 0.0]]
+    """
+    lines = [line.split() for line in text.strip().splitlines()]
+    return [[None if word == "-" else float(word) for word in line] for line in lines]
+
+
+def digest(value: object) -> str:
+    """A short name for settings."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()[:8]
+
+
+def slug(text: str) -> str:
+    """A name fit for a file."""
+    return re.sub(r"[^a-z0-9.]+", "-", text.lower()).strip("-")
