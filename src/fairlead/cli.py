@@ -157,6 +157,32 @@ def scenarios() -> None:
     console.print(f"Any part can be replaced: --{', --'.join(sorted(k.replace('_', '-') for k in changed - {'big'}))}")
 
 
+@app.command(name="reproduce", epilog="Example: `fairlead reproduce fedora-communication --budget quick`")
+def reproduce_command(
+    name: Annotated[str | None, typer.Argument(help="A published table or figure; --list names them.")] = None,
+    *,
+    budget: Annotated[str, typer.Option(help="quick, standard or full.", metavar="NAME")] = "standard",
+    data_dir: Annotated[Path | None, typer.Option(help="Folder that holds data sets.", metavar="DIR")] = None,
+    out: Annotated[Path, typer.Option(help="Folder for cells and tables.", metavar="DIR")] = Path("runs/reproduce"),
+    seeds: Annotated[str | None, typer.Option(help="How many seeds to repeat with.", metavar="N")] = None,
+    only: Annotated[list[str] | None, typer.Option(help="Rows or columns that contain this.", metavar="TEXT")] = None,
+    list_names: Annotated[bool, typer.Option("--list", help="List the names.")] = False,
+) -> None:
+    """Run a published table or figure again, beside the paper's numbers."""
+    from fairlead.reproduce import reproduce
+    from fairlead.reproduce.show import Watch, listing, show
+
+    if list_names or name is None:
+        console.print(listing())
+        return
+    count = None if seeds is None else whole("seeds", seeds)
+    with Watch(console) as progress:
+        result = reproduce(
+            name, budget=budget, data_dir=data_dir, out=out, seeds=count, only=only or (), progress=progress
+        )
+    show(console, result)
+
+
 def read_config(path: Path | None) -> dict[str, Any]:
     """A settings file's values; dashes and underscores are the same."""
     if path is None:

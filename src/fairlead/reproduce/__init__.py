@@ -6,7 +6,7 @@ A file per paper holds its printed numbers, the cells they take and the ordering
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from fairlead.core import InputError, nearest, require
 from fairlead.reproduce import confree, fedora, fedres, plgu
 from fairlead.reproduce import table as tables
 from fairlead.reproduce.cells import Found, Progress, collect, table_of
-from fairlead.reproduce.study import BUDGETS, Budget, Study
+from fairlead.reproduce.study import BUDGETS, Budget, Study, narrowed
 from fairlead.reproduce.table import Number, Verdict
 from fairlead.runs import versions
 
@@ -58,14 +58,16 @@ def reproduce(
     data_dir: Path | str | None = None,
     out: Path | str = "runs/reproduce",
     seeds: int | None = None,
+    only: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> Reproduction:
     """Run a published table again and write it to `out`/`name`/`budget`.
 
-    Its cells are run folders in `out`/cells, shared by all tables: those already done are read, one that was stopped
-    goes on. Columns whose data set is not to be had say so, and the others are run.
+    `only` leaves rows and columns out: see `narrowed`. The cells are run folders in `out`/cells, shared by all tables:
+    those already done are read, one that was stopped goes on. Columns whose data set is not to be had say so, and the
+    others are run.
     """
-    chosen = study(name, budget)
+    chosen = narrowed(study(name, budget), only)
     count = chosen.seeds if seeds is None else seeds
     require(count >= 1, f"seeds must be at least 1, got {count}")
     where = None if data_dir is None else str(Path(data_dir).resolve())
@@ -73,16 +75,17 @@ def reproduce(
     numbers = tables.numbers_of(chosen, table_of(chosen, found, count))
     verdicts = [tables.judge(claim, numbers) for claim in chosen.claims]
     result = Reproduction(chosen, numbers, verdicts, found, Path(out) / name / budget)
-    write(result, budget, count)
+    write(result, budget, count, only)
     return result
 
 
-def write(result: Reproduction, budget: Any, seeds: int) -> None:
+def write(result: Reproduction, budget: Any, seeds: int, only: Sequence[str] = ()) -> None:
     """The table as table.md, table.tex, numbers.json and numbers.csv, and the figure as PNG and SVG."""
     from fairlead.reproduce.figures import draw  # drawing takes half a second to load, a list of names none
 
     chosen, numbers, verdicts, folder = result.study, result.numbers, result.verdicts, result.folder
     command = f"fairlead reproduce {chosen.name} --budget {budget} --seeds {seeds}"
+    command += "".join(f" --only '{text}'" for text in only)
     page = tables.plain(chosen, numbers, verdicts, budget=budget, seeds=seeds, command=command, versions=versions())
     write_json(folder / "numbers.json", page)
     texts = {

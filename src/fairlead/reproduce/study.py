@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple, get_args
+
+from fairlead.core import InputError, nearest
 
 Budget = Literal["quick", "standard", "full"]
 BUDGETS: tuple[Budget, ...] = get_args(Budget)
@@ -132,6 +134,27 @@ class Study:
         for column in self.columns:
             found.setdefault(column.group, []).append(column)
         return found
+
+
+def narrowed(study: Study, only: Sequence[str]) -> Study:
+    """The study with fewer rows or groups of columns: those that contain one of the texts.
+
+    A text that occurs in the name of a group chooses groups, one that occurs in a row's name chooses rows.
+    """
+    groups: set[str] = set()
+    rows: set[str] = set()
+    for text in only:
+        in_groups = {g for g in study.groups if text.lower() in g.lower()}
+        in_rows = {r for r in study.rows if text.lower() in r.lower()}
+        if not in_groups and not in_rows:
+            names = [*study.groups, *study.rows]
+            raise InputError(f"--only '{text}': {study.name} has no such row or column; {nearest(text, names)}")
+        groups |= in_groups
+        rows |= set() if in_groups else in_rows
+    columns = tuple(c for c in study.columns if not groups or c.group in groups)
+    keys = {c.key for c in columns}
+    entries = {k: e for k, e in study.entries.items() if k[1] in keys and (not rows or k[0] in rows)}
+    return replace(study, columns=columns, entries=entries)
 
 
 def above(text: str, row: str, others: list[str], columns: list[str], slack: float = 0.0) -> Claim:

@@ -90,7 +90,9 @@ def judge(claim: Claim, numbers: Numbers) -> Verdict:
 
 
 def _mean(side: Key | float, numbers: Numbers) -> float | None:
-    return side if isinstance(side, float) else numbers[side].mean
+    if isinstance(side, float):
+        return side
+    return numbers[side].mean if side in numbers else None
 
 
 def _named(side: Key | float, numbers: Numbers) -> str:
