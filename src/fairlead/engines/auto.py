@@ -36,7 +36,7 @@ def choose(module: nn.Module, federation: Federation, training: Training, partic
                 began = time.perf_counter()
                 pool.map(trial, ids, 1, {}, {})
                 seconds[name] = time.perf_counter() - began
-        except (EngineError, RuntimeError) as reason:
+        except EngineError as reason:
             # vmap refuses operations it has no rule for; workers that loop run any module.
             if name == "threads":
                 raise

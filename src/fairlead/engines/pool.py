@@ -12,7 +12,7 @@ from types import TracebackType
 import torch
 from torch import Tensor, nn
 
-from fairlead.core.errors import InputError, nearest
+from fairlead.core.errors import EngineError, FairleadError, InputError, nearest
 from fairlead.core.layout import Layout
 from fairlead.core.network import Network
 from fairlead.core.states import take
@@ -72,6 +72,19 @@ def engine(name: str) -> Engine:
     return ENGINES[name]()
 
 
+def check_batches(module: nn.Module, federation: Federation, training: Training) -> None:
+    """Refuse a batch of one sample where a layer needs two, before the round in which it would come."""
+    layer = next((n for n, m in module.named_modules() if isinstance(m, nn.BatchNorm1d)), None)
+    alone = (federation.train.sizes % training.batch_size == 1).nonzero()
+    if layer is not None and len(alone):
+        k = int(alone[0])
+        count = int(federation.train.sizes[k])
+        raise InputError(
+            f"BatchNorm1d '{layer}' cannot train on a single sample, and client {k} with {count} samples "
+            f"ends in a batch of one at batch_size {training.batch_size}; use another batch_size or LayerNorm"
+        )
+
+
 class Pool:
     """Worker threads, each with its own copy of the module and one intra-op thread."""
 
@@ -84,6 +97,7 @@ class Pool:
         self._local = threading.local()
         if engine.stacked:
             Network(module, layout).check_stackable()
+        check_batches(module, federation, training)
         # One thread each: two OpenMP teams on the same cores collapse to a fraction of the speed.
         self._threads = ThreadPoolExecutor(engine.workers, initializer=torch.set_num_threads, initargs=(1,))
 
@@ -108,8 +122,16 @@ class Pool:
                 seed=self._seed,
             )
             rows = [{n: x if len(x) == 1 else x[position] for n, x in named.items()} for named in (states, messages)]
-            with torch.no_grad():
-                return work(rows[0], rows[1], task)
+            try:
+                with torch.no_grad():
+                    return work(rows[0], rows[1], task)
+            except FairleadError:
+                raise
+            except Exception as error:
+                # A model of the user's own fails in its own words; who was training, and when, is ours to add.
+                who = f"client {task.ids[0]}" if len(task.ids) == 1 else f"clients {task.ids[0]} to {task.ids[-1]}"
+                reason = f"{who}, round {round}: {type(error).__name__}: {error}".rstrip().replace("\n", " ")
+                raise EngineError(f"{reason}; the model or the method failed on this client's data") from error
 
         results = list(self._threads.map(run, chunks))
         return _assemble([r[0] for r in results], chunks), _assemble([r[1] for r in results], chunks)
