@@ -17,7 +17,7 @@ from fairlead.core.batches import Batch
 from fairlead.core.dropout import KeyedDropout, keyed
 from fairlead.core.errors import EngineError
 from fairlead.core.layout import Layout, Part
-from fairlead.core.stacked import stacked
+from fairlead.core.stacked import StackedLinear, stacked
 from fairlead.core.types import Named
 
 Loss = Callable[[nn.Module, Batch, Named], Tensor]  # module under the current parameters, batch, given rows -> ()
@@ -61,7 +61,7 @@ class Network:
         self._learning: tuple[str, ...] | None = None
         self._twin = stacked(self.module)
         self._twin_bound: tuple[object, ...] = ()
-        self._twin_leaves: dict[str, Tensor] = {}
+        self._twin_leaves: list[tuple[Tensor, Tensor]] = []  # what learns, and where its gradient goes
         self._images = any(isinstance(m, nn.Conv2d) for m in self.module.modules())
         self._tried = False
 
@@ -97,12 +97,10 @@ class Network:
             return out
         if not self.module.training:  # a walk over all layers, which every step would feel
             self.module.train()
-        if len(rows) == 1:
-            pieces = self._gradient_of_one(rows, batch, loss, names, given)
-        elif self._twin is not None and isinstance(loss, MeanLoss):
-            pieces = self._gradient_of_stack(self._twin, rows, batch, loss, names)
-        else:
-            pieces = self._gradient_of_many(rows, batch, loss, names, given)
+        if len(rows) > 1 and self._twin is not None and isinstance(loss, MeanLoss):
+            self._gradient_of_stack(self._twin, rows, batch, loss, names, out)
+            return out
+        pieces = (self._gradient_of_one if len(rows) == 1 else self._gradient_of_many)(rows, batch, loss, names, given)
         slots = [self.layout.slots[n] for n in names]
         flat = [g.reshape(len(rows), -1) for g in pieces]
         if slots and slots[-1].stop - slots[0].start == sum(f.shape[1] for f in flat):
@@ -126,14 +124,11 @@ class Network:
         return _gradients(value, leaves)
 
     def _gradient_of_stack(
-        self, twin: nn.Module, rows: Tensor, batch: Batch, loss: MeanLoss, names: tuple[str, ...]
-    ) -> list[Tensor]:
-        bound = (rows.data_ptr(), rows.shape, rows.stride(), names)
+        self, twin: nn.Module, rows: Tensor, batch: Batch, loss: MeanLoss, names: tuple[str, ...], out: Tensor
+    ) -> None:
+        bound = (rows.data_ptr(), rows.shape, rows.stride(), out.data_ptr(), names)
         if bound != self._twin_bound:
-            self._twin_leaves = {n: t.detach() for n, t in self.layout.stacked(rows).items()}
-            for name, leaf in self._twin_leaves.items():
-                owner, _, attribute = name.rpartition(".")
-                setattr(twin.get_submodule(owner), attribute, leaf.requires_grad_(name in names))
+            self._bind_twin(twin, rows, names, out)
             self._twin_bound = bound
         for m in twin.modules() if self._dropouts else ():
             if isinstance(m, KeyedDropout):
@@ -142,7 +137,30 @@ class Network:
             values = loss.criterion(twin(batch.x.flatten(0, 1)), batch.y.flatten(0, 1)).view(batch.y.shape[:2])
             # A sum of means: each client's gradient is that of its own term, and a NaN stays in it.
             value = (values.mean(1) if batch.weight is None else (values * batch.weight).sum(1)).sum()
-        return _gradients(value, [self._twin_leaves[n] for n in names])
+        found = _gradients(value, [leaf for leaf, _ in self._twin_leaves])
+        for (_, place), g in zip(self._twin_leaves, found, strict=True):
+            if g.data_ptr() != place.data_ptr():  # a weight's gradient is there already
+                place.copy_(g)
+
+    def _bind_twin(self, twin: nn.Module, rows: Tensor, names: tuple[str, ...], out: Tensor) -> None:
+        places = self.layout.stacked(out)
+        self._twin_leaves = []
+        for name, view in self.layout.stacked(rows).items():
+            owner, _, attribute = name.rpartition(".")
+            layer, leaf = twin.get_submodule(owner), view.detach()
+            assert isinstance(layer, StackedLinear)
+            setattr(layer, attribute, leaf)
+            if name in names:
+                self._twin_leaves.append((leaf.requires_grad_(), places[name]))
+            if attribute == "weight":
+                layer.into = places[name]
+
+    def release(self) -> None:
+        """Let go of rows and gradients that only the stacked layers still hold."""
+        self._twin_leaves, self._twin_bound = [], ()
+        for m in self._twin.modules() if self._twin else ():
+            if isinstance(m, StackedLinear):
+                m.clear()
 
     def _gradient_of_many(
         self, rows: Tensor, batch: Batch, loss: Loss, names: tuple[str, ...], given: Named

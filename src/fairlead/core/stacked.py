@@ -36,19 +36,21 @@ class _Product(torch.autograd.Function):
     """x Wᵀ + b for every client; the gradient of W comes out in W's own order, where bmm's would be transposed."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, into: Tensor | None) -> Tensor:
         ctx.save_for_backward(x, weight)
+        ctx.into = into
         return torch.bmm(x, weight.mT) if bias is None else torch.baddbmm(bias[:, None], x, weight.mT)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None, None]:
         (g,) = gradients
         x, weight = ctx.saved_tensors
-        for_x, for_weight, for_bias = ctx.needs_input_grad
+        for_x, for_weight, for_bias, _ = ctx.needs_input_grad
         return (
             torch.bmm(g, weight) if for_x else None,
-            torch.bmm(g.mT, x) if for_weight else None,
+            torch.bmm(g.mT, x, out=ctx.into) if for_weight else None,
             g.sum(1) if for_bias else None,
+            None,
         )
 
 
@@ -57,15 +59,21 @@ class StackedLinear(nn.Module):
 
     weight: Tensor  # (C, out, in)
     bias: Tensor | None  # (C, out)
+    into: Tensor | None  # (C, out, in) where the weight's gradient goes; None for a tensor of its own
 
     def __init__(self) -> None:
         super().__init__()
-        self.bias = None
+        self.clear()
+
+    def clear(self) -> None:
+        """Hold nobody's weights."""
+        self.weight = torch.empty(0)
+        self.bias = self.into = None
 
     def forward(self, x: Tensor) -> Tensor:
         """Samples of all clients in, (C * B, ..., in), and out, (C * B, ..., out)."""
         mine = x.reshape(len(self.weight), -1, x.shape[-1])
-        out: Tensor = _Product.apply(mine, self.weight, self.bias)  # type: ignore[no-untyped-call]
+        out: Tensor = _Product.apply(mine, self.weight, self.bias, self.into)  # type: ignore[no-untyped-call]
         return out.view(*x.shape[:-1], out.shape[-1])
 
 

@@ -192,6 +192,7 @@ class Task:
                 u[..., moving].sub_(g, alpha=lr)
             else:
                 u[..., moving] -= lr * g
+        self._network.release()
         return u
 
     def loss(self, rows: Tensor, split: SplitName = "validation") -> Tensor:

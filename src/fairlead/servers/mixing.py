@@ -23,7 +23,9 @@ def mixing(weights: Callable[[Tensor, Tensor], Tensor], *, name: str = "theta") 
         return {name: theta, "present": torch.zeros(clients, 1, dtype=torch.bool)}, message
 
     def update(state: Named, rows: Named, cohort: Cohort) -> tuple[Named, Named]:
-        theta = state[name].index_copy(0, cohort.ids, rows[name])
+        # With everybody there the replies are the models, in order: nothing to copy.
+        full = len(cohort.ids) == cohort.clients
+        theta = rows[name] if full else state[name].index_copy(0, cohort.ids, rows[name])
         present = state["present"].index_fill(0, cohort.ids, True)
         ids = present[:, 0].nonzero()[:, 0]
         models = theta if len(ids) == len(theta) else theta[ids]

@@ -53,7 +53,9 @@ def propagation(
         return state, message
 
     def update(state: Named, rows: Named, cohort: Cohort) -> tuple[Named, Named]:
-        theta = state[name].index_copy(0, cohort.ids, rows[name])
+        # With everybody there the replies are the models, in order: nothing to copy.
+        full = len(cohort.ids) == cohort.clients
+        theta = rows[name] if full else state[name].index_copy(0, cohort.ids, rows[name])
         present = state["present"].index_fill(0, cohort.ids, True)
         spread = state["spread"]
         if not torch.equal(present, state["present"]):
