@@ -23,7 +23,7 @@ FORMAT = "1"
 def atomically(path: Path, write: Callable[[Path], object]) -> None:
     """Write beside the file, flush to the disk, then swap: a reader sees the old file or the new one, whole."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary = path.with_name(f".{path.name}.partial")  # always the same, so that a kill leaves nothing for good
     try:
         write(temporary)
         with temporary.open("rb+") as file:
