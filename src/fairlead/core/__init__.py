@@ -4,7 +4,7 @@ from fairlead.core.batches import Batch
 from fairlead.core.cut import Cut
 from fairlead.core.errors import DataError, EngineError, FairleadError, InputError, RunError, nearest, require
 from fairlead.core.layout import Layout, Part
-from fairlead.core.network import Loss, Network
+from fairlead.core.network import Loss, MeanLoss, Network
 from fairlead.core.seeds import draw_key, stream
 from fairlead.core.states import States, take
 from fairlead.core.task import Task, Training
@@ -21,6 +21,7 @@ __all__ = [
     "InputError",
     "Layout",
     "Loss",
+    "MeanLoss",
     "Method",
     "Named",
     "Network",

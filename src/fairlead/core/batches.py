@@ -26,10 +26,18 @@ class Batch:
     key: Tensor  # (C,) what dropout draws from, one number per client and step
     weight: Tensor | None = None  # (C, B) one over the count for a sample, 0 for padding; None where nothing is padded
     active: Tensor | None = None  # (C, 1) 0 where a client has run out of steps; None where nobody has
+    clients: int = 1  # inside a loss function: whose samples lie here one after another, as many of each
 
     def mean(self, values: Tensor) -> Tensor:
         """The mean over this client's real samples of one value each, (B,) -> ()."""
         return values.mean() if self.weight is None else (values * self.weight).sum()
+
+    def by_label(self, table: Tensor) -> Tensor:
+        """Inside a loss function: each sample's entry in its own client's table, (K, ...) -> (B, ...)."""
+        if self.clients == 1:
+            return table[self.y]
+        first = torch.arange(self.clients).repeat_interleave(len(self.y) // self.clients) * table.shape[1]
+        return table.flatten(0, 1)[first + self.y]
 
 
 def orders(size: int, batch_size: int, seed: int, round: int, client: int) -> Iterator[Index]:

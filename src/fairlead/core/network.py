@@ -22,17 +22,20 @@ from fairlead.core.types import Named
 
 Loss = Callable[[nn.Module, Batch, Named], Tensor]  # module under the current parameters, batch, given rows -> ()
 Output = Callable[[nn.Module, Tensor], Tensor]  # module under the current parameters, (B, ...) -> (B, ...)
-Criterion = Callable[[Tensor, Tensor], Tensor]  # outputs, targets -> one loss per sample
 
 
 class MeanLoss:
-    """The usual loss, a mean over samples; known as such, so that many clients' samples can be laid side by side."""
+    """A mean of one number per sample; known as such, so that many clients' samples can be laid one after another.
 
-    def __init__(self, criterion: Criterion) -> None:
-        self.criterion = criterion
+    `values(module, batch, given)` gives these numbers, (B,), each from its own sample alone; what is given per client
+    it may look up with `batch.by_label`.
+    """
+
+    def __init__(self, values: Loss) -> None:
+        self.values = values
 
     def __call__(self, module: nn.Module, batch: Batch, given: Named) -> Tensor:
-        return batch.mean(self.criterion(module(batch.x), batch.y))
+        return batch.mean(self.values(module, batch, given))
 
 
 class _Call(nn.Module):
@@ -98,7 +101,7 @@ class Network:
         if not self.module.training:  # a walk over all layers, which every step would feel
             self.module.train()
         if len(rows) > 1 and self._twin is not None and isinstance(loss, MeanLoss):
-            self._gradient_of_stack(self._twin, rows, batch, loss, names, out)
+            self._gradient_of_stack(self._twin, rows, batch, loss, names, given, out)
             return out
         pieces = (self._gradient_of_one if len(rows) == 1 else self._gradient_of_many)(rows, batch, loss, names, given)
         slots = [self.layout.slots[n] for n in names]
@@ -124,7 +127,14 @@ class Network:
         return _gradients(value, leaves)
 
     def _gradient_of_stack(
-        self, twin: nn.Module, rows: Tensor, batch: Batch, loss: MeanLoss, names: tuple[str, ...], out: Tensor
+        self,
+        twin: nn.Module,
+        rows: Tensor,
+        batch: Batch,
+        loss: MeanLoss,
+        names: tuple[str, ...],
+        given: Named,
+        out: Tensor,
     ) -> None:
         bound = (rows.data_ptr(), rows.shape, rows.stride(), out.data_ptr(), names)
         if bound != self._twin_bound:
@@ -133,8 +143,10 @@ class Network:
         for m in twin.modules() if self._dropouts else ():
             if isinstance(m, KeyedDropout):
                 m.key = batch.key[:, None]
+        everybody = Batch(batch.x.flatten(0, 1), batch.y.flatten(0, 1), batch.key, clients=len(rows))
+        expanded = {n: g.expand(len(rows), *g.shape[1:]) for n, g in given.items()}
         with torch.enable_grad():
-            values = loss.criterion(twin(batch.x.flatten(0, 1)), batch.y.flatten(0, 1)).view(batch.y.shape[:2])
+            values = loss.values(twin, everybody, expanded).view(batch.y.shape[:2])
             # A sum of means: each client's gradient is that of its own term, and a NaN stays in it.
             value = (values.mean(1) if batch.weight is None else (values * batch.weight).sum(1)).sum()
         found = _gradients(value, [leaf for leaf, _ in self._twin_leaves])

@@ -15,9 +15,10 @@ from torch.nn.functional import cross_entropy
 from fairlead.core.batches import Batch, gather, schedule
 from fairlead.core.errors import InputError, require
 from fairlead.core.layout import Layout, Part
-from fairlead.core.network import Criterion, Loss, MeanLoss, Network, Output
+from fairlead.core.network import Loss, MeanLoss, Network, Output
 from fairlead.core.types import Federation, Named, Split
 
+Criterion = Callable[[Tensor, Tensor], Tensor]  # outputs, targets -> one loss per sample
 SplitName = Literal["train", "validation", "test"]
 
 per_sample_cross_entropy: Criterion = partial(cross_entropy, reduction="none")
@@ -74,7 +75,7 @@ class Task:
         self.training = training
         self.lr = training.lr_at(round)
         self.classes = len(federation.classes)
-        self._mean = MeanLoss(training.criterion)
+        self._mean = MeanLoss(lambda module, batch, given: training.criterion(module(batch.x), batch.y))
         self._network = network
         self._federation = federation
 

@@ -22,7 +22,7 @@ from scipy.optimize import nnls
 from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
-from fairlead.core import Batch, Cohort, Cut, Layout, Method, Named, Server, Task, require
+from fairlead.core import Batch, Cohort, Cut, Layout, MeanLoss, Method, Named, Server, Task, require
 from fairlead.servers import averaging, chain, mean, no_state, per_name
 
 
@@ -44,11 +44,12 @@ def fedpac(*, pull: float = 1.0, head_lr: float = 0.1, head_epochs: int = 1) -> 
     def client(state: Named, message: Named, task: Task) -> tuple[Named, Named]:
         body, head, criterion = task.layout.body, task.layout.head, task.training.criterion
 
-        def loss(module: nn.Module, batch: Batch, given: Named) -> Tensor:
+        def values(module: nn.Module, batch: Batch, given: Named) -> Tensor:
             assert isinstance(module, Cut)
             z = module.body(batch.x)
-            apart = (z - given["prototypes"][batch.y]).square().mean(1)
-            return batch.mean(criterion(module.head(z), batch.y) + pull * given["known"][batch.y] * apart)
+            apart = (z - batch.by_label(given["prototypes"])).square().mean(1)
+            usual: Tensor = criterion(module.head(z), batch.y)
+            return usual + pull * batch.by_label(given["known"]) * apart
 
         u = personal(state, message, task).expand(len(task), -1)
         sums, counts, squares = statistics(u, task)
@@ -61,7 +62,7 @@ def fedpac(*, pull: float = 1.0, head_lr: float = 0.1, head_epochs: int = 1) -> 
             u,
             only=body,
             start=head_epochs,
-            loss=loss,
+            loss=MeanLoss(values),
             given={"prototypes": message["prototypes"], "known": message["known"]},
         )
         sums, counts, _ = statistics(u, task)
