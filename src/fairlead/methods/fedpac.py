@@ -47,8 +47,8 @@ def fedpac(*, pull: float = 1.0, head_lr: float = 0.1, head_epochs: int = 1) -> 
         def values(module: nn.Module, batch: Batch, given: Named) -> Tensor:
             assert isinstance(module, Cut)
             z = module.body(batch.x)
-            apart = (z - batch.by_label(given["prototypes"])).square().mean(1)
-            usual: Tensor = criterion(module.head(z), batch.y)
+            apart: Tensor = (z - batch.by_label(given["prototypes"])).square().mean(1)
+            usual = criterion(module.head(z), batch.y)
             return usual + pull * batch.by_label(given["known"]) * apart
 
         u = personal(state, message, task).expand(len(task), -1)
