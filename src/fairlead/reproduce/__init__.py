@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from fairlead.checkpoint import atomically, write_json
 from fairlead.core import InputError, nearest, require
@@ -38,6 +37,8 @@ class Reproduction:
     numbers: dict[tuple[str, str], Number]
     verdicts: list[Verdict]
     found: Found
+    budget: Budget
+    seeds: int
     folder: Path
 
 
@@ -45,10 +46,15 @@ def study(name: str, budget: str = "standard") -> Study:
     """A published table or figure by its name, at a budget."""
     if name not in STUDIES:
         raise InputError(f"nothing published is called '{name}'; {nearest(name, STUDIES)}")
-    chosen = next((b for b in BUDGETS if b == budget), None)
-    if chosen is None:
-        raise InputError(f"budget '{budget}' is unknown; {nearest(budget, BUDGETS)}")
-    return STUDIES[name](chosen)
+    return STUDIES[name](budget_of(budget))
+
+
+def budget_of(name: str) -> Budget:
+    """A budget by its name."""
+    for budget in BUDGETS:
+        if budget == name:
+            return budget
+    raise InputError(f"budget '{name}' is unknown; {nearest(name, BUDGETS)}")
 
 
 def reproduce(
@@ -74,16 +80,17 @@ def reproduce(
     found = collect(chosen, Path(out), data_dir=where, seeds=count, progress=progress)
     numbers = tables.numbers_of(chosen, table_of(chosen, found, count))
     verdicts = [tables.judge(claim, numbers) for claim in chosen.claims]
-    result = Reproduction(chosen, numbers, verdicts, found, Path(out) / name / budget)
-    write(result, budget, count, only)
+    result = Reproduction(chosen, numbers, verdicts, found, budget_of(budget), count, Path(out) / name / budget)
+    write(result, only)
     return result
 
 
-def write(result: Reproduction, budget: Any, seeds: int, only: Sequence[str] = ()) -> None:
+def write(result: Reproduction, only: Sequence[str] = ()) -> None:
     """The table as table.md, table.tex, numbers.json and numbers.csv, and the figure as PNG and SVG."""
     from fairlead.reproduce.figures import draw  # drawing takes half a second to load, a list of names none
 
     chosen, numbers, verdicts, folder = result.study, result.numbers, result.verdicts, result.folder
+    budget, seeds = result.budget, result.seeds
     command = f"fairlead reproduce {chosen.name} --budget {budget} --seeds {seeds}"
     command += "".join(f" --only '{text}'" for text in only)
     page = tables.plain(chosen, numbers, verdicts, budget=budget, seeds=seeds, command=command, versions=versions())

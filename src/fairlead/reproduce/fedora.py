@@ -89,7 +89,7 @@ ROTATED: dict[Budget, dict[str, Any]] = {
     "full": {"rounds": ROUNDS},
 }
 COLOUR: dict[Budget, dict[str, Any]] = {
-    "quick": {"clients": 5, "samples": (16, 8, 16), "rounds": 1, "epochs": 1, "batch_size": 16},
+    "quick": {"model": "mlp", "clients": 5, "samples": (16, 8, 16), "rounds": 1, "epochs": 1, "batch_size": 16},
     "standard": {"rounds": 20},
     "full": {"rounds": ROUNDS},
 }
@@ -164,7 +164,7 @@ def _shifted(name: str, scenario: str, group: str, note: str, budget: Budget) ->
     if budget == "quick" and scenario == "gtsrb-rotated":
         groups[group]["samples"] = (16, 8, 8)
     if scenario == "yearbook":
-        groups[group] = {"scenario": scenario, "rounds": COLOUR[budget]["rounds"]}
+        groups[group] = {"scenario": scenario, "model": "cnn", "rounds": COLOUR[budget]["rounds"]}
     columns, entries = _scores(groups, budget)
     return Study(
         name,

@@ -96,7 +96,7 @@ def settings(scenario: str, cohort: int, budget: Budget, epochs: int = 5) -> dic
         plan |= {"rounds": 30, "epochs": epochs}
     if budget == "quick":
         plan |= {"clients": 8, "participation": 3 if cohort < 100 else 8, "samples": (10, 0, 10)}
-        plan |= {"rounds": 2, "batch_size": 10, "epochs": min(epochs, 2)}
+        plan |= {"model": "mlp", "rounds": 2, "batch_size": 10, "epochs": min(epochs, 2)}
     return plan
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple, get_args
@@ -175,8 +174,3 @@ def numbers(text: str) -> list[list[float | None]]:
 def digest(value: object) -> str:
     """A short name for settings."""
     return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()[:8]
-
-
-def slug(text: str) -> str:
-    """A name fit for a file."""
-    return re.sub(r"[^a-z0-9.]+", "-", text.lower()).strip("-")

@@ -13,7 +13,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from fairlead.reproduce.study import Budget, Claim, Column, Key, Study
+from fairlead.reproduce.study import Budget, Cell, Claim, Column, Key, Study
 
 NONE = "–"
 WIDE = 4  # with more columns than this in a group, each shows "ours (paper)" in one
@@ -82,7 +82,7 @@ def judge(claim: Claim, numbers: Numbers) -> Verdict:
         if a - b > -claim.slack if claim.slack else a > b:
             held += 1
         else:
-            against.append(f"{_named(high, numbers)} against {_named(low, numbers)}")
+            against.append(_contrary(high, low, numbers))
     status: Literal["holds", "does not hold", "not run"] = "holds" if held == measured else "does not hold"
     if not measured:
         status = "not run"
@@ -95,11 +95,11 @@ def _mean(side: Key | float, numbers: Numbers) -> float | None:
     return numbers[side].mean if side in numbers else None
 
 
-def _named(side: Key | float, numbers: Numbers) -> str:
-    if isinstance(side, float):
-        return f"{side:g}"
-    mean = numbers[side].mean
-    return f"{side[0]} ({side[1]}) {mean:.4g}" if mean is not None else f"{side[0]} ({side[1]})"
+def _contrary(high: Key | float, low: Key | float, numbers: Numbers) -> str:
+    """A pair that is not in the claimed order, in words; a column that both share is said once."""
+    sides = [f"{s:g}" if isinstance(s, float) else f"{s[0]} {_mean(s, numbers):.4g}" for s in (high, low)]
+    columns = list(dict.fromkeys(s[1] for s in (high, low) if not isinstance(s, float)))
+    return f"{' against '.join(sides)} ({', '.join(columns)})"
 
 
 def sentence(verdict: Verdict, most: int = 4) -> str:
@@ -175,10 +175,12 @@ def reasons(numbers: Numbers) -> list[str]:
 def said(study: Study, budget: Budget, seeds: int) -> str:
     """One line on where the numbers come from."""
     spread = f"mean over {seeds} seeds ± their standard deviation" if seeds > 1 else "one seed"
-    return f"Paper: {study.source}. Ours: budget {budget}, {spread}."
+    trained = any(isinstance(entry.cell, Cell) for entry in study.entries.values())
+    idle = " A quick budget shows that everything runs; nothing is trained long enough to compare."
+    return f"Paper: {study.source}. Ours: budget {budget}, {spread}." + (idle if trained and budget == "quick" else "")
 
 
-def terminal(study: Study, numbers: Numbers, verdicts: list[Verdict]) -> list[Table | Text]:
+def terminal(study: Study, numbers: Numbers, verdicts: list[Verdict], budget: Budget, seeds: int) -> list[Table | Text]:
     """The tables and the claims' fate, for a console."""
     shown: list[Table | Text] = []
     for block in blocks(study, numbers):
@@ -190,7 +192,8 @@ def terminal(study: Study, numbers: Numbers, verdicts: list[Verdict]) -> list[Ta
         shown.append(table)
     styles = {"holds": "green", "does not hold": "bold red", "not run": "dim"}
     shown += [Text(sentence(v), style=styles[v.status]) for v in verdicts]
-    return shown + [Text(line, style="dim") for line in (*reasons(numbers), *study.notes)]
+    told = (*reasons(numbers), *study.notes, said(study, budget, seeds))
+    return shown + [Text(line, style="dim") for line in told]
 
 
 def markdown(study: Study, numbers: Numbers, verdicts: list[Verdict], budget: Budget, seeds: int) -> str:

@@ -1,0 +1,314 @@
+"""The published numbers, the cells behind them, and what is made of both."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from fairlead.catalogue import parse
+from fairlead.cli import app
+from fairlead.core import InputError
+from fairlead.reproduce import BUDGETS, STUDIES, cells, confree, fedora, plgu, reproduce, study
+from fairlead.reproduce.cells import Found, Run, Workshop, collect, experiment_of, runs_of
+from fairlead.reproduce.study import Cell, Claim, Column, Computed, Entry, Study, above, narrowed
+from fairlead.reproduce.table import Number, as_csv, blocks, judge, latex, markdown, plain, sentence
+
+NAMES = [
+    "fedora-balanced",
+    "fedora-imbalanced",
+    "fedora-negative-transfer",
+    "fedora-communication",
+    "fedora-efficiency",
+    "fedora-gtsrb",
+    "fedora-yearbook",
+    "confree-table1",
+    "confree-table2",
+    "confree-table3",
+    "confree-figure1",
+    "confree-figure2",
+    "fedres-synthetic1",
+    "fedres-synthetic2",
+    "plgu-table1",
+    "plgu-table2",
+    "plgu-table3",
+    "plgu-table4",
+    "plgu-figure",
+]
+
+
+@pytest.fixture
+def real_data():
+    """The folder of real data sets: FAIRLEAD_DATA, or shared/data beside the repository."""
+    folder = Path(os.environ.get("FAIRLEAD_DATA") or Path(__file__).parents[3] / "shared" / "data")
+    if not (folder / "mnist").is_dir():
+        pytest.skip("no real data: set FAIRLEAD_DATA to a folder that holds mnist/train-*.parquet")
+    return folder
+
+
+def test_every_table_and_figure_has_a_name():
+    assert list(STUDIES) == NAMES
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("budget", BUDGETS)
+def test_every_name_builds_its_cells(name, budget):
+    one = study(name, budget)
+    assert one.name == name
+    assert {c.key for c in one.columns} == {column for _, column in one.entries}
+    for run in runs_of(one, 1):
+        if isinstance(run.cell, Cell):
+            parse(run.cell.method, experiment_of(run.cell, None).options)
+    for claim in one.claims:
+        for side in (side for pair in claim.pairs for side in pair if not isinstance(side, float)):
+            assert side in one.entries, f"{claim.text} speaks of {side}, which is not run"
+
+
+def test_printed_tables_are_whole():
+    assert [len(line) for line in fedora.BALANCED] == [9] * 16
+    assert [len(line) for line in confree.TABLE1] == [8] * 16
+    assert [len(line) for line in confree.TABLE2] == [8] * 12
+    assert [len(line) for line in confree.TABLE3] == [10] * 12
+    assert [len(line) for line in plgu.TABLE1] == [5, 10] * 5
+    assert [len(line) for line in plgu.TABLE2] == [7, 14] * 5
+    assert [len(line) for line in plgu.TABLE3] == [len(line) for line in plgu.TABLE4] == [3, 6] * 4
+
+
+def test_printed_averages_and_relative_gains_fit_their_parts():
+    """Numbers that the papers print twice, or that follow from one another, guard against slips of the pen."""
+    for *clients, average in fedora.NEGATIVE.values():
+        assert sum(clients) / 4 == pytest.approx(average, abs=6e-5)
+    # Tables 2 and 3 share the hosts without ConFREE; Table 2 reports the best c.
+    for i in range(6):
+        for p in range(2):
+            line = confree.TABLE3[6 * p + i]
+            assert line[0] == confree.TABLE2[2 * i][6 + p]
+            assert max(line[1:]) == confree.TABLE2[2 * i + 1][6 + p]
+    for table in (plgu.TABLE3, plgu.TABLE4):
+        at = 1 if table is plgu.TABLE3 else 0
+        assert [table[2 * i][at] for i in range(4)] == [69.36, 71.18, 72.87, 72.64]
+
+
+def test_known_entries_stand_in_their_places():
+    balanced, first = study("fedora-balanced", "full"), study("confree-table1", "full")
+    assert balanced.entries["FEDORA", "Rotated MNIST Acc"].published == 0.8251
+    assert balanced.entries["FedAMP", "CIFAR-10 PTR"].published == 0.8
+    assert first.entries["FedPAC + ConFREE", "Flowers-102, Dirichlet(0.1)"].published == 69.10
+    assert first.entries["FedALA", "MB"].published == 683.23
+    second = study("plgu-table2", "full")
+    assert second.entries["PLGU-GHN", "CIFAR-100, C = 10, lowest 5%"].published == 63.02
+    assert study("plgu-table1", "full").entries["PLGU-LF", "Tiny-ImageNet, C = 20, top 5%"].published == 43.56
+
+
+def test_communication_is_exact(tmp_path):
+    result = reproduce("fedora-communication", budget="quick", out=tmp_path)
+    counted = {row: number for (row, _), number in result.numbers.items()}
+    assert counted["FedAvg"].ours == (118_282_000,)
+    assert counted["FEDORA"].ours == (118_282_784,)
+    assert counted["FedAvg"].difference == counted["FEDORA"].difference == 0
+    assert all(found["remainder"] == 0 for found in result.found.results.values())
+    page = json.loads((result.folder / "numbers.json").read_text())
+    assert page["command"] == "fairlead reproduce fedora-communication --budget quick --seeds 1"
+
+
+def test_synthetic1_residual_beats_global_only(tmp_path):
+    result = reproduce("fedres-synthetic1", budget="quick", out=tmp_path, only=["K = 10"])
+    loss = {row: number.mean for (row, column), number in result.numbers.items() if column == "K = 10"}
+    assert loss["residual"] < loss["global only"]
+    assert loss["residual, control"] < loss["global only, control"] < loss["global only"]
+    assert (result.folder / "figure.svg").exists()
+    assert (result.folder / "figure.png").exists()
+
+
+def test_synthetic1_global_only_settles_where_the_algebra_says():
+    """K steps take client 1 to (w + 50) q^K - 50 with q = 1 - 0.2 lr, and client 2 to w + 10 lr K."""
+    from fairlead.reproduce.fedres import GLOBAL, RATE, run_synthetic1
+
+    q = (1 - 0.2 * RATE) ** 100
+    w = 10 * RATE * 100 / (1 - q) - 50
+    loss = run_synthetic1(method=GLOBAL, steps=100, rounds=15, seed=0)["values"]["loss"]
+    assert loss == pytest.approx(0.05 * w**2, rel=1e-3)
+
+
+def made_up(ours):
+    columns = (Column("x Acc", "Acc", "x"), Column("y Acc", "Acc", "y"))
+    cell = Computed("none", lambda seed: {"values": {}})
+    entries = {key: Entry(cell, "Acc", 0.5 if key[1] == "x Acc" else None) for key in ours}
+    claims = (
+        above("A is best", "A", ["B"], ["x Acc", "y Acc"]),
+        Claim("A gains", ((("A", "x Acc"), 0.0),)),
+        Claim("B is at most as good, or equal", ((("B", "x Acc"), ("A", "x Acc")),), slack=0.2),
+    )
+    return Study("made-up", "Made up", "Table 0", columns, entries, claims)
+
+
+def test_orderings_are_judged_on_means():
+    numbers = {
+        ("A", "x Acc"): Number(0.5, (0.7, 0.9)),
+        ("B", "x Acc"): Number(0.5, (0.6, 0.8)),
+        ("A", "y Acc"): Number(None, (0.1, 0.1)),
+        ("B", "y Acc"): Number(None, (0.2, 0.2)),
+    }
+    one = made_up(numbers)
+    best, gains, equal = (judge(claim, numbers) for claim in one.claims)
+    assert (best.status, best.held, best.measured) == ("does not hold", 1, 2)
+    assert best.against == ["A 0.1 against B 0.2 (y Acc)"]
+    assert best.margin == pytest.approx(-0.1)
+    assert gains.status == equal.status == "holds"
+    assert sentence(best).startswith("does not hold: A is best [1 of 2]; against it: A 0.1")
+
+
+def test_what_was_not_run_neither_helps_nor_hurts():
+    numbers = {
+        ("A", "x Acc"): Number(0.5, (0.7,)),
+        ("B", "x Acc"): Number(0.5, (0.6,)),
+        ("A", "y Acc"): Number(None, why="no data"),
+        ("B", "y Acc"): Number(None, why="no data"),
+    }
+    one = made_up(numbers)
+    best = judge(one.claims[0], numbers)
+    assert (best.status, best.measured, best.pairs) == ("holds", 1, 2)
+    assert judge(Claim("B is best", ((("B", "y Acc"), ("A", "y Acc")),)), numbers).status == "not run"
+    text = markdown(one, numbers, [best], "standard", 1)
+    assert "| A | not run |" in text
+    assert "- not run: no data" in text
+
+
+def test_table_shows_paper_ours_spread_and_difference():
+    numbers = {("A", "x Acc"): Number(0.5, (0.7, 0.9)), ("A", "y Acc"): Number(None, (0.25,))}
+    one = made_up(numbers)
+    first, second = blocks(one, numbers)
+    assert first.head == ["", "Acc, paper", "ours", "difference"]
+    assert first.rows == [["A", "0.5000", "0.8000 ± 0.1414", "+0.3000"]]
+    assert second.rows == [["A", "0.2500"]]
+    assert r"A & 0.5000 & 0.8000 $\pm$ 0.1414 & +0.3000 \\" in latex(one, numbers, "standard", 2)
+    page = plain(one, numbers, [])
+    assert as_csv(page).splitlines()[1].startswith("A,x Acc,0.5,0.8,0.1414213562373")
+
+
+def digits_study():
+    plan = {"scenario": "rotated-digits", "clients": 3, "rounds": 2}
+    cells = {row: Cell(row, plan) for row in ("fedavg", "fedrep")}
+    missing = Cell("fedavg", {"scenario": "rotated-mnist", "rounds": 2})
+    entries = {(row, "Acc"): Entry(cell, "accuracy", 0.9) for row, cell in cells.items()}
+    entries |= {("fedavg", "PTR"): Entry(cells["fedavg"], "ptr"), ("fedavg", "MNIST"): Entry(missing, "accuracy")}
+    columns = (Column("Acc", "Acc"), Column("PTR", "PTR"), Column("MNIST", "MNIST", "MNIST"))
+    return Study("digits", "Digits", "no table", columns, entries)
+
+
+def test_cells_are_run_once_and_missing_data_is_said(tmp_path, monkeypatch):
+    trained = []
+    train = cells.train
+    monkeypatch.setattr(cells, "train", lambda job, tell: (trained.append(job.name), train(job, tell)))
+    one, empty = digits_study(), tmp_path / "empty"
+    empty.mkdir()
+    monkeypatch.setattr(cells, "load", lambda data, folder, *more: load(data, str(empty) if data == "mnist" else None))
+    told = []
+    first = collect(one, tmp_path, data_dir=None, seeds=1, progress=lambda *step: told.append(step))
+    # LOCAL, the control, is trained once for both methods.
+    assert sorted(trained) == ["fedavg", "fedrep", "local"]
+    assert told[-1][0] == pytest.approx(told[-1][1])
+    assert not list(tmp_path.rglob("*.safetensors"))
+    reasons = set(first.missing.values())
+    assert len(reasons) == 1
+    assert "no mnist/train-*.parquet" in reasons.pop()
+
+    trained.clear()
+    monkeypatch.setattr(Workshop, "_built", lambda *_: pytest.fail("a finished cell needs no data"))
+    again = collect(narrowed_to_digits(one), tmp_path, data_dir=None, seeds=1)
+    assert trained == []
+    assert again.results.items() <= first.results.items()
+
+
+def load(data, folder):
+    from fairlead.data import load as real
+
+    return real(data, folder)
+
+
+def narrowed_to_digits(one):
+    entries = {key: entry for key, entry in one.entries.items() if key[1] != "MNIST"}
+    return Study("digits", "Digits", "no table", one.columns[:2], entries)
+
+
+def test_a_stopped_cell_goes_on(tmp_path, monkeypatch):
+    cell = Cell("fedavg", {"scenario": "rotated-digits", "clients": 3, "rounds": 3})
+    whole = Workshop(tmp_path / "whole", None).result(Run(cell, 0), lambda _: None)
+
+    class Stop(Exception):
+        pass
+
+    def stop(share):
+        if share > 0.5:
+            raise Stop
+
+    monkeypatch.setattr("fairlead.runs.CHECKPOINT_SECONDS", 0.0)
+    with pytest.raises(Stop):
+        Workshop(tmp_path / "stopped", None).result(Run(cell, 0), stop)
+    assert (tmp_path / "stopped" / f"{cell.key}-seed0" / "checkpoint.safetensors").exists()
+    resumed = Workshop(tmp_path / "stopped", None).result(Run(cell, 0), lambda _: None)
+    assert resumed["accuracy"] == whole["accuracy"]
+
+
+def test_global_model_is_scored_where_asked(tmp_path):
+    plan = {"scenario": "rotated-digits", "clients": 3, "rounds": 1}
+    cell = Cell("ditto", plan | {"evaluate_global": True})
+    entries = {("Ditto", "G"): Entry(cell, "global.accuracy"), ("Ditto", "P"): Entry(cell, "accuracy")}
+    one = Study("digits", "Digits", "no table", (Column("G", "G"), Column("P", "P")), entries)
+    numbers = cells.table_of(one, collect(one, tmp_path, data_dir=None, seeds=1), 1)
+    assert numbers["Ditto", "G"] != numbers["Ditto", "P"]
+
+
+def test_measures_of_a_run():
+    result = {"accuracy": [0.5, 0.9], "n_test": [10, 10], "bytes_up": 3e6, "bytes_down": 1e6, "train_seconds": 8.0}
+    result |= {"round": {"of": 4}, "global": [0.2, 0.4]}
+    alone = {"accuracy": [0.4, 0.9]}
+    wanted = {"client.1": 0.9, "gain.0": 0.25, "megabytes": 1.0, "seconds": 2.0, "global.accuracy": 0.3, "ptr": 0.5}
+    for name, value in wanted.items():
+        assert cells.measure(name, result, alone) == pytest.approx(value), name
+    found = Found({("k", 0): {"values": {"loss": 2.0}}})
+    assert found.results["k", 0]["values"]["loss"] == 2.0
+
+
+def test_only_leaves_rows_and_columns_out():
+    one = narrowed(study("confree-table1", "quick"), ["CIFAR-10,", "FedRep"])
+    assert list(one.groups) == ["CIFAR-10, Dirichlet(0.1)"]
+    assert one.rows[0] == "FedRep"
+    assert all(row.startswith("FedRep") for row in one.rows)
+    with pytest.raises(InputError, match="--only 'Mars'"):
+        narrowed(one, ["Mars"])
+
+
+def test_bad_names_are_answered_with_the_nearest():
+    with pytest.raises(InputError, match="did you mean 'fedora-communication'"):
+        study("fedora-comunication")
+    with pytest.raises(InputError, match="did you mean 'quick'"):
+        study("fedora-communication", "quik")
+    with pytest.raises(InputError, match="seeds must be at least 1"):
+        reproduce("fedora-communication", seeds=0)
+
+
+def test_command_line_lists_and_runs(tmp_path):
+    listed = CliRunner().invoke(app, ["reproduce", "--list"])
+    assert listed.exit_code == 0
+    assert all(name in listed.output for name in NAMES)
+    command = ["reproduce", "fedora-communication", "--budget", "quick", "--out", str(tmp_path)]
+    ran = CliRunner().invoke(app, command)
+    assert ran.exit_code == 0, ran.output
+    assert "118,282,784" in ran.output
+    assert {p.name for p in (tmp_path / "fedora-communication" / "quick").iterdir()} == {
+        "numbers.json",
+        "numbers.csv",
+        "table.md",
+        "table.tex",
+    }
+
+
+def test_real_data_fill_a_column_and_the_rest_says_why(real_data, tmp_path):
+    result = reproduce(
+        "fedora-balanced", budget="quick", data_dir=real_data, out=tmp_path, only=["Rotated MNIST", "FEDORA"]
+    )
+    assert result.numbers["FEDORA", "Rotated MNIST Acc"].mean is not None
+    result = reproduce("fedora-yearbook", budget="quick", data_dir=real_data, out=tmp_path, only=["LOCAL"])
+    assert "no yearbook/train-*.parquet" in str(result.numbers["LOCAL", "Yearbook Acc"].why)
