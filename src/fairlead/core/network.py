@@ -193,10 +193,17 @@ class Network:
         found = vmap(grad(value), in_dims=dims)(moving, stacked, batch.x, batch.y, batch.key, batch.weight, expanded)
         return [found[f"module.{n}"] for n in names]
 
-    def outputs(self, rows: Tensor, x: Tensor, f: Output) -> Tensor:
-        """What `f` makes of each client's samples under its own row, evaluating, (C, B, ...) -> (C, B, ...)."""
-        self.module.eval()
+    def outputs(self, rows: Tensor, x: Tensor, f: Output | None = None) -> Tensor:
+        """What the module, or `f` of it, makes of each client's samples, evaluating, (C, B, ...) -> (C, B, ...)."""
         with torch.no_grad():
+            if f is None and len(x) > 1 and self._twin is not None:
+                self._bind_twin(self._twin, rows.expand(len(x), -1), (), rows.expand(len(x), -1))
+                everything: Tensor = self._twin.eval()(x.flatten(0, 1))
+                self._twin.train()
+                self.release()
+                return everything.view(*x.shape[:2], *everything.shape[1:])
+            f = f or _forward
+            self.module.eval()
             if len(x) == 1:
                 self._bind(rows[0], None)
                 return f(self.module, self._laid_out(x[0]))[None]
@@ -238,3 +245,8 @@ class Network:
 def _gradients(value: Tensor, leaves: list[Tensor]) -> list[Tensor]:
     found = torch.autograd.grad(value, leaves, allow_unused=True)
     return [torch.zeros_like(p) if g is None else g for g, p in zip(found, leaves, strict=True)]
+
+
+def _forward(module: nn.Module, x: Tensor) -> Tensor:
+    out: Tensor = module(x)
+    return out

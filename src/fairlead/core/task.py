@@ -9,7 +9,7 @@ from functools import partial
 from typing import Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from fairlead.core.batches import Batch, gather, schedule
@@ -234,13 +234,8 @@ class Task:
 
     def _apply(self, rows: Tensor, x: Tensor, f: Output | None) -> Tensor:
         blocks = torch.split(x, EVALUATION_BLOCK, dim=1)
-        return torch.cat([self._network.outputs(rows, b, f or _forward) for b in blocks], dim=1)
+        return torch.cat([self._network.outputs(rows, b, f) for b in blocks], dim=1)
 
     def _split(self, split: SplitName) -> Split:
         data: Split = getattr(self._federation, split)
         return data
-
-
-def _forward(module: nn.Module, x: Tensor) -> Tensor:
-    out: Tensor = module(x)
-    return out
