@@ -246,6 +246,7 @@ def summarise_method(
     clients: list[dict[str, Any]] = [
         {
             "id": k,
+            "name": runs[0]["names"][k] if runs[0]["names"] else str(k),
             "n_train": round(float(n_train[:, k].mean())),
             "n_test": round(float(n_test[:, k].mean())),
             "accuracy": float(accuracy[:, k].mean()),

@@ -155,6 +155,7 @@ def summarise_run(job: Job, records: Records, rounds: Rounds) -> dict[str, Any]:
         "accuracy": [r["accuracy"] for r in rows],
         "n_test": [r["n"] for r in rows],
         "n_train": job.federation.train.sizes.tolist(),
+        "names": list(job.federation.names),
         "bytes_up": totals["bytes_up"],
         "bytes_down": totals["bytes_down"],
         "train_seconds": totals["seconds"],

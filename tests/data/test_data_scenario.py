@@ -214,3 +214,14 @@ def test_real_imbalanced_and_flowers(real_data):
     flowers = scenario("flowers102-pathological").build(0, real_data)
     assert all(len(row["classes"]) == 5 for row in describe(flowers))
     assert flowers.train.x.min() == -1
+
+
+def test_clients_split_by_a_column_go_by_its_values(tmp_path):
+    path = tmp_path / "t.csv"
+    rows = [f"{i},{i % 2},{site}" for i, site in enumerate(["south", "north"] * 10)]
+    path.write_text("\n".join(["a,label,site", *rows]))
+    whole = Scenario(data=str(path), column="site", split="column", clients=None).build(seed=0)
+    assert whole.names == ("north", "south")
+    joined = Scenario(data=str(path), column="site", split="column", clients=1).build(seed=0)
+    assert joined.names == ("north to south",)
+    assert Scenario(clients=2).build(seed=0).names == ()

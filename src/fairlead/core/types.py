@@ -94,6 +94,7 @@ class Federation:
     validation: Split
     test: Split
     classes: tuple[str, ...]
+    names: tuple[str, ...] = ()  # of the clients, where the data names them; else they go by number
 
     @property
     def clients(self) -> int:

@@ -210,7 +210,15 @@ class Scenario:
             return Split(x, torch.from_numpy(source.y.numpy()[index]), torch.from_numpy(starts))
 
         train, validation, test = (gather(pieces) for pieces in cut)
-        return Federation(train, validation, test, source.classes)
+        return Federation(train, validation, test, source.classes, self._names(source, cut))
+
+    def _names(self, source: Source, cut: list[list[Index]]) -> tuple[str, ...]:
+        """What the column calls each client; the first and last value where several were joined."""
+        if self.split != "column" or self.column not in source.columns:
+            return ()
+        values = np.asarray(source.columns[self.column])
+        owned = [np.unique(values[np.concatenate(pieces)].astype(str)) for pieces in zip(*cut, strict=True)]
+        return tuple(str(v[0]) if len(v) == 1 else f"{v[0]} to {v[-1]}" for v in owned)
 
 
 def describe(federation: Federation) -> list[dict[str, Any]]:

@@ -123,7 +123,7 @@ def _clients(summary: Summary) -> list[dict[str, Any]]:
             shares["difference"] = client["difference"]
             points = {key: 100 * x if x is not None and math.isfinite(x) else None for key, x in shares.items()}
             verdict = client.get("verdict", "unclear")
-            found.append({"method": name, "client": client["id"], "verdict": verdict} | points)
+            found.append({"method": name, "client": client.get("name", client["id"]), "verdict": verdict} | points)
     return found
 
 

@@ -156,7 +156,7 @@ def _clients(name: str, entry: dict[str, Any], level: float | None, opened: str)
         low, high = client.get("interval") or (None, None)
         span = NONE if low is None else f"{percent(low, '+')} to {percent(high, '+')}"
         shares = percent(client["local_accuracy"]), percent(client["accuracy"]), gain
-        cells = [client["id"], client["n_train"], client["n_test"], *shares, span, said]
+        cells = [client.get("name", client["id"]), client["n_train"], client["n_test"], *shares, span, said]
         body.append(_line(cells, f"{how} {sure}"))
     interval = "Interval, points" if level is None else f"{100 * level:g}% interval, points"
     shares_head = ("Alone, %", "Together, %", "Difference, points")

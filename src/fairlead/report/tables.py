@@ -158,7 +158,7 @@ def _count(entry: dict[str, Any]) -> str:
 
 def _loss(client: dict[str, Any]) -> str:
     lost = percent(-client["difference"])
-    return f"client {client['id']} by {'less than 0.1' if lost == '0.0' else lost}"
+    return f"client {client.get('name', client['id'])} by {'less than 0.1' if lost == '0.0' else lost}"
 
 
 def headline(summary: Summary) -> str:
