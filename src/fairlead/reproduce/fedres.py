@@ -114,7 +114,7 @@ def losses(
 ) -> Result:
     """The mean test loss over clients after every round."""
     happened = federate(
-        method, federation, module, training, rounds=rounds, engine=engine("loop"), evaluate_every=1, seed=seed
+        method, federation, module, training, rounds=rounds, engine=engine("vectorised"), evaluate_every=1, seed=seed
     )
     curve = [[r.round, float(s.loss.mean())] for r, _ in happened for s in r.scores if s.split == "test"]
     return {"values": {"loss": curve[-1][1]}, "curve": curve}

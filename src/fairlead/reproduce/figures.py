@@ -99,7 +99,9 @@ def panels(picture: Picture, points: list[Point]) -> alt.FacetChart:
         kind = "Q" if picture.kind == "rounds" else "O"
         across = alt.X(f"x:{kind}", title=picture.x, sort=None)
         colour = alt.Scale(domain=series, range=[COLOURS[i % len(COLOURS)] for i in range(len(series))])
-        dash = alt.Scale(domain=series, range=[DASHES[i % len(DASHES)] for i in range(len(series))])
+        dash = alt.Scale(
+            domain=series, range=[DASHES[(i + i // len(COLOURS)) % len(DASHES)] for i in range(len(series))]
+        )
         legend = alt.Legend(columns=4, symbolType="stroke", labelLimit=320)
         marks = alt.Chart().mark_line(strokeWidth=2, point=picture.kind == "columns")
         marks = marks.encode(across, up, color=alt.Color("series:N", scale=colour, title=None, legend=legend))
