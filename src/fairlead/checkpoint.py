@@ -10,11 +10,10 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
-from fairlead.core import Named, RunError, States
+from fairlead.core import Named, RunError, StateStore
 from fairlead.federate import Snapshot
 
 FORMAT = "1"
@@ -106,18 +105,12 @@ def save_snapshot(path: Path, snapshot: Snapshot) -> None:
     write_tensors(path, tensors, round=str(snapshot.round))
 
 
-def load_snapshot(path: Path, clients: int, first_state: Named) -> Snapshot:
-    """Take back what `save_snapshot` wrote; `first_state` is what clients that never took part still have."""
+def load_snapshot(path: Path, states: StateStore) -> Snapshot:
+    """Take back what `save_snapshot` wrote; `states` is an empty store of the kind that was saved."""
     tensors, facts = read_tensors(path)
     rooms: dict[str, Named] = {"state": {}, "server": {}, "message": {}, "best": {}}
     for name, x in tensors.items():
         room, _, n = name.partition("/")
         rooms[room][n] = x
-    states = States(clients, first_state)
     states.load(rooms["state"])
     return Snapshot(int(facts["round"]), states, rooms["server"], rooms["message"], rooms["best"])
-
-
-def torch_version() -> str:
-    """The version numbers depend on most."""
-    return str(torch.__version__)

@@ -21,10 +21,10 @@ from torch import nn
 
 from fairlead.catalogue import Entry, check_options, parse
 from fairlead.checkpoint import read_json, write_json
-from fairlead.core import Federation, InputError, Method, RunError, require
+from fairlead.core import Federation, InputError, Layout, Method, RunError, require
 from fairlead.data import Source, load
 from fairlead.engines import Engine, choose, engine
-from fairlead.federate import held_out
+from fairlead.federate import check_models, held_out
 from fairlead.metrics import difference_interval, over_seeds, summarise
 from fairlead.models import build
 from fairlead.report import markdown_table
@@ -117,6 +117,7 @@ def _compare(
     federations = {seed: experiment.scenario.build(seed, source=source) for seed in chosen}
     modules = {seed: _module(experiment, factory, f, seed) for seed, f in federations.items()}
     first = chosen[0]
+    check_models(experiment.select, federations[first].clients, Layout(modules[first]).size)
     fast = _engine(experiment, modules[first], federations[first])
     folder = Path(tempfile.mkdtemp(prefix="fairlead-") if out is None else out)
     # Nobody is unseen to a client that trains alone: a newcomer's control has its full time.

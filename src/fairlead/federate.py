@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
@@ -20,6 +20,7 @@ from fairlead.core import (
     Named,
     Server,
     States,
+    StateStore,
     Task,
     Training,
     require,
@@ -30,6 +31,11 @@ from fairlead.engines import Engine, Pool
 from fairlead.engines.pool import Work
 
 logger = logging.getLogger(__name__)
+
+BLOCK_BYTES = 2**28  # of models evaluated at a time
+MODELS_BYTES = (
+    2**32
+)  # all clients' models are kept to be deployed if they take no more; else they are made when asked for
 
 
 class Score(NamedTuple):
@@ -58,7 +64,7 @@ class Snapshot:
     """All that the rest of a run depends on, besides its settings: what a checkpoint holds."""
 
     round: int
-    states: States
+    states: StateStore
     server: Named
     message: Named
     best: Named = field(default_factory=dict)  # the models to deploy (N, D), their round and why they were chosen
@@ -80,13 +86,15 @@ def federate(
     unseen: float = 0.0,
     newcomer_epochs: int = 5,
     seed: int = 0,
+    store: Callable[[int, Named], StateStore] = States,
     snapshot: Snapshot | None = None,
 ) -> Iterator[tuple[Round, Snapshot]]:
     """Train round by round; after each, yield what happened and all that is needed to go on from there.
 
     `average` takes the place of the method's own averaging stage; `select` says which round's models are kept to
     deploy: the best on validation data, or the last. A share `unseen` of the clients takes no part and is scored as
-    newcomers: what the method gives one, after `newcomer_epochs` on its own data. A `snapshot` from an earlier run of
+    newcomers: what the method gives one, after `newcomer_epochs` on its own data. `store` makes the place where states
+    are kept between rounds. A `snapshot` from an earlier run of
     the same settings goes on where that one stopped and ends with the same bits.
     """
     require(rounds >= 1, f"rounds must be >= 1, got {rounds}")
@@ -95,11 +103,12 @@ def federate(
     seen, newcomers = held_out(unseen, clients, seed)
     module = wrapped(method, module, seed)
     layout = Layout(module)
+    check_models(select, clients, layout.size)
     server = assemble(method, average)
     with engine.start(module, layout, federation, training, seed) as pool:
         greeting_bytes = 0
         if snapshot is None:
-            snapshot, greeting_bytes = begin(method, server, layout.read(module), layout, pool, clients)
+            snapshot, greeting_bytes = begin(method, server, layout.read(module), layout, pool, clients, store)
         for t in range(snapshot.round + 1, rounds + 1):
             began = time.perf_counter()
             ids = seen[draw(participation, len(seen), seed, t)]
@@ -121,13 +130,23 @@ def federate(
             snapshot.round = t
             scores: list[Score] = []
             if t % evaluate_every == 0 or t == rounds:
-                scores, models = score(method, pool, seen, newcomers, newcomer_epochs, snapshot, evaluate_global)
+                scores, models = score(
+                    method, pool, seen, newcomers, newcomer_epochs, snapshot, evaluate_global, layout.size
+                )
                 keep_best(snapshot, scores, seen, models, select)
             samples = int(sizes.sum()) * training.epochs
             if training.steps:
                 samples = len(ids) * training.steps * training.batch_size
             yield Round(t, seconds, samples, up + greeting_bytes, down, dropped, scores), snapshot
             greeting_bytes = 0
+
+
+def check_models(select: str, clients: int, size: int) -> None:
+    """Refuse to remember the best of more models than memory holds."""
+    require(
+        select == "last" or 4 * size * clients <= MODELS_BYTES,
+        f"{clients} clients' models of {size:,} numbers are too many to remember the best; use --select last",
+    )
 
 
 def wrapped(method: Method, module: nn.Module, seed: int) -> nn.Module:
@@ -148,7 +167,13 @@ def assemble(method: Method, average: Server | None) -> Server:
 
 
 def begin(
-    method: Method, server: Server, params: Tensor, layout: Layout, pool: Pool, clients: int
+    method: Method,
+    server: Server,
+    params: Tensor,
+    layout: Layout,
+    pool: Pool,
+    clients: int,
+    store: Callable[[int, Named], StateStore],
 ) -> tuple[Snapshot, int]:
     """The snapshot before the first round, and the bytes of the clients' greetings."""
     state, message = method.init(params, layout)
@@ -157,7 +182,7 @@ def begin(
         hello = method.hello
         greetings, _ = pool.map(lambda s, m, task: (hello(task), {}), torch.arange(clients), 0, {}, {})
     server_state, message = server.init(message, greetings, clients)
-    return Snapshot(0, States(clients, state), server_state, message), payload(greetings) * clients
+    return Snapshot(0, store(clients, state), server_state, message), payload(greetings) * clients
 
 
 def draw(participation: float, clients: int, seed: int, round: int) -> Tensor:
@@ -192,8 +217,11 @@ def score(
     newcomer_epochs: int,
     snapshot: Snapshot,
     evaluate_global: bool,
-) -> tuple[list[Score], Tensor]:
-    """Evaluate exactly the models the clients would deploy now; returns them too, (N, D)."""
+    size: int,
+) -> tuple[list[Score], Named]:
+    """Evaluate exactly the models the clients would deploy now; returns them too, (N, D), unless they are too many."""
+    block = max(1, BLOCK_BYTES // (4 * size))
+    keep = 4 * size * (len(seen) + len(newcomers)) <= MODELS_BYTES
 
     def own(state: Named, message: Named, task: Task) -> tuple[Named, Named]:
         return evaluate(method.personal(state, message, task), message, task)
@@ -213,10 +241,18 @@ def score(
             for split in splits
             for metric, values in task.evaluate(rows, split).items()
         }
-        return results, {"models": models["personal"]}
+        return results, {"models": models["personal"]} if keep else {}
 
     def of(work: Work, ids: Tensor, message: Named) -> tuple[Named, Named]:
-        return pool.map(work, ids, snapshot.round, snapshot.states.get(ids), message)
+        # Some clients at a time: the memory of an evaluation does not grow with how many there are.
+        pieces = [
+            pool.map(work, some, snapshot.round, snapshot.states.get(some), message) for some in torch.split(ids, block)
+        ]
+        if len(pieces) == 1:
+            return pieces[0]
+        return {n: torch.cat([p[0][n] for p in pieces]) for n in pieces[0][0]}, {
+            n: torch.cat([p[1][n] for p in pieces]) for n in pieces[0][1]
+        }
 
     results, models = of(own, seen, snapshot.message)
     if len(newcomers):
@@ -235,7 +271,7 @@ def score(
         if metric == "loss":
             accuracy = results.get(f"{model}/{split}/accuracy")
             found.append(Score(model, split, None if accuracy is None else accuracy[:, 0], losses[:, 0]))  # type: ignore[arg-type]
-    return found, models["models"]
+    return found, models
 
 
 def equals(ids: Tensor, clients: int, round: int) -> Cohort:
@@ -244,7 +280,7 @@ def equals(ids: Tensor, clients: int, round: int) -> Cohort:
 
 
 def keep_best(
-    snapshot: Snapshot, scores: list[Score], seen: Tensor, models: Tensor, select: Literal["validation", "last"]
+    snapshot: Snapshot, scores: list[Score], seen: Tensor, models: Named, select: Literal["validation", "last"]
 ) -> None:
     """Remember the models to deploy: the last, or those with the best mean validation score; test decides nothing."""
     value = torch.tensor([float(snapshot.round)], dtype=torch.float64)
@@ -252,7 +288,7 @@ def keep_best(
         (s,) = (s for s in scores if (s.model, s.split) == ("personal", "validation"))
         value = (-s.loss if s.accuracy is None else s.accuracy)[seen].to(torch.float64).mean()[None]
     if not snapshot.best or bool(value > snapshot.best["value"]):
-        snapshot.best = {"round": torch.tensor([snapshot.round]), "value": value, "models": models}
+        snapshot.best = {"round": torch.tensor([snapshot.round]), "value": value} | models
 
 
 def payload(rows: Named) -> int:

@@ -31,14 +31,16 @@ from fairlead.checkpoint import (
     write_json,
     write_table,
 )
-from fairlead.core import Federation, Layout, RunError
+from fairlead.core import Federation, Layout, Named, RunError, States, StateStore
 from fairlead.engines import Engine
-from fairlead.federate import Round, federate, wrapped
+from fairlead.federate import Round, federate, payload, wrapped
 from fairlead.settings import Experiment
+from fairlead.statefiles import StateFiles
 
 logger = logging.getLogger(__name__)
 
 CHECKPOINT_SECONDS = 20.0
+MEMORY_BYTES = 2**32  # of states; more live in files
 Progress = Callable[[int], None]  # called with the number of the round just done
 
 
@@ -101,7 +103,7 @@ def train(job: Job, progress: Progress | None = None) -> None:
         layout = Layout(wrapped(job.entry.method, job.module, job.seed))
         params = layout.read(wrapped(job.entry.method, job.module, job.seed))
         first, _ = job.entry.method.init(params, layout)
-        snapshot = load_snapshot(checkpoint, job.federation.clients, first)
+        snapshot = load_snapshot(checkpoint, store(job)(job.federation.clients, first))
         # Records are written before the checkpoint: what is newer belongs to rounds that will be trained again.
         records = Records(read_table(job.folder / "records.parquet"), snapshot.round)
         rounds = Rounds(read_table(job.folder / "rounds.parquet"), snapshot.round)
@@ -123,6 +125,7 @@ def train(job: Job, progress: Progress | None = None) -> None:
         unseen=e.unseen,
         newcomer_epochs=e.newcomer_epochs,
         seed=job.seed,
+        store=store(job),
         snapshot=snapshot,
     )
     for round, now in happened:
@@ -137,6 +140,17 @@ def train(job: Job, progress: Progress | None = None) -> None:
             progress(round.round)
     # A run resumed after its last round has nothing left to do but this.
     write_json(job.folder / "summary.json", summarise_run(job, records, rounds))
+
+
+def store(job: Job) -> Callable[[int, Named], StateStore]:
+    """Where this run's states live: in memory, or in its folder if they are too many."""
+
+    def make(clients: int, first: Named) -> StateStore:
+        if clients * payload(first) > MEMORY_BYTES:
+            return StateFiles(clients, first, job.folder / "states")
+        return States(clients, first)
+
+    return make
 
 
 def summarise_run(job: Job, records: Records, rounds: Rounds) -> dict[str, Any]:
@@ -166,9 +180,25 @@ def summarise_run(job: Job, records: Records, rounds: Rounds) -> dict[str, Any]:
 
 def deployed(job: Job, client: int) -> nn.Module:
     """One client's own model at the chosen round, ready to use."""
-    tensors, _ = read_tensors(job.folder / "checkpoint.safetensors")
+    path = job.folder / "checkpoint.safetensors"
     module = wrapped(job.entry.method, job.module, job.seed)
-    return Layout(module).write(tensors["best/models"][client], module).eval()
+    layout = Layout(module)
+    tensors, _ = read_tensors(path)
+    if "best/models" in tensors:
+        return layout.write(tensors["best/models"][client], module).eval()
+    # Too many to keep: made now from the client's state and the last message, which is what `select` "last" deploys.
+    method, ids = job.entry.method, torch.tensor([client])
+    first, _ = method.init(layout.read(module), layout)
+    now = load_snapshot(path, store(job)(job.federation.clients, first))
+    with job.engine.start(module, layout, job.federation, job.experiment.training, job.seed) as pool:
+        made, _ = pool.map(
+            lambda s, m, task: ({"model": method.personal(s, m, task)}, {}),
+            ids,
+            now.round,
+            now.states.get(ids),
+            now.message,
+        )
+    return layout.write(made["model"][0], module).eval()
 
 
 class Records:

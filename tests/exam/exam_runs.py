@@ -12,7 +12,7 @@ from torch import nn
 
 from fairlead.catalogue import parse
 from fairlead.checkpoint import load_snapshot, save_snapshot
-from fairlead.core import Layout, Server, Split, Training, stream
+from fairlead.core import Layout, Server, Split, States, Training, stream
 from fairlead.data import scenario
 from fairlead.engines import engine
 
@@ -206,7 +206,7 @@ def run(
     records, snapshots = go(pause[0] if pause else ROUNDS)
     if pause:
         save_snapshot(pause[1], snapshots[-1])
-        loaded = load_snapshot(pause[1], data.clients, method.init(initial, layout)[0])
+        loaded = load_snapshot(pause[1], States(data.clients, method.init(initial, layout)[0]))
         later, snapshots = go(ROUNDS, loaded)
         records += later
     snapshot = snapshots[-1]

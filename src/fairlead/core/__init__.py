@@ -8,7 +8,7 @@ from fairlead.core.network import Loss, MeanLoss, Network
 from fairlead.core.seeds import draw_key, stream
 from fairlead.core.states import States, take
 from fairlead.core.task import Task, Training
-from fairlead.core.types import Cohort, Federation, Method, Named, Server, Split
+from fairlead.core.types import Cohort, Federation, Method, Named, Server, Split, StateStore
 
 __all__ = [
     "Batch",
@@ -29,6 +29,7 @@ __all__ = [
     "RunError",
     "Server",
     "Split",
+    "StateStore",
     "States",
     "Task",
     "Training",

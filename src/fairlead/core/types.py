@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import torch  # noqa: F401 - the example below uses it
 from torch import Tensor, nn
@@ -60,6 +60,22 @@ class Method(NamedTuple):
     wrap: Callable[[nn.Module], nn.Module] | None = None
     newcomer: Callable[[Named, Named, Task], Tensor] | None = None  # what one that never took part starts from
     join: Server | None = None  # the server as newcomers meet it: it learns of them, and nothing changes for the others
+
+
+class StateStore(Protocol):
+    """Where the clients' states live between rounds: in memory (`States`) or on disk (`StateFiles`)."""
+
+    def get(self, ids: Tensor) -> Named:
+        """The states of these clients, (C, ...)."""
+
+    def put(self, ids: Tensor, states: Named) -> None:
+        """Keep these clients' new states."""
+
+    def save(self) -> Named:
+        """What a checkpoint has to hold to bring all of it back."""
+
+    def load(self, saved: Named) -> None:
+        """Take back what `save` gave."""
 
 
 @dataclass(frozen=True)

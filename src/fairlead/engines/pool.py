@@ -23,6 +23,7 @@ Work = Callable[[Named, Named, Task], tuple[Named, Named]]  # states, messages, 
 
 # Clients stacked together pass over the longest one's batches; beyond this ratio the waste outweighs the gain.
 LIKE_SIZED = 1.5
+MOST_STACKED = 256  # clients in a chunk: more gain nothing and cost memory
 
 
 def cores() -> int:
@@ -45,7 +46,8 @@ class Engine:
             return [[i] for i in order]
         groups: list[list[int]] = []
         for i in order:
-            if groups and int(sizes[groups[-1][0]]) <= LIKE_SIZED * int(sizes[i]):
+            full = groups and len(groups[-1]) == self.workers * MOST_STACKED
+            if groups and not full and int(sizes[groups[-1][0]]) <= LIKE_SIZED * int(sizes[i]):
                 groups[-1].append(i)
             else:
                 groups.append([i])

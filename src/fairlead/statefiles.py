@@ -1,0 +1,111 @@
+"""Clients' states on disk, for federations whose states do not fit in memory.
+
+Each round writes one file with the rows of those that took part, and an index in memory says in which file and row each
+client's latest state is. So a round costs what its participants cost, however many clients there are, and reading is a
+memory map. Files are never changed: what the last checkpoint refers to is there until the next one is on disk.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from fairlead.core import Named, RunError
+
+# Rows that nobody needs any more may take up to this many times the space of those in use before they are cleared.
+WASTE = 2.0
+
+
+class StateFiles:
+    """What `States` does, in a folder."""
+
+    def __init__(self, clients: int, first: Named, folder: Path) -> None:
+        self.clients, self.first, self._folder = clients, first, folder
+        folder.mkdir(parents=True, exist_ok=True)
+        self._file = torch.full((clients,), -1)  # (N,) which file holds the client's latest state; -1: none yet
+        self._row = torch.zeros(clients, dtype=torch.int64)  # (N,) and in which row of it
+        self._next = 0
+        self._sizes: dict[int, int] = {}  # rows in each file
+        self._unflushed: set[int] = set()
+        self._kept: set[int] = set()  # what the last checkpoint refers to
+
+    def get(self, ids: Tensor) -> Named:
+        """The states of these clients, (C, ...)."""
+        out = {n: x.expand(len(ids), *x.shape[1:]).clone() for n, x in self.first.items()}
+        files = self._file[ids]
+        for number in sorted(set(files[files >= 0].tolist())):
+            position = (files == number).nonzero().view(-1).tolist()
+            try:
+                with safe_open(self._path(number), framework="pt") as file:
+                    slices = {n: file.get_slice(n) for n in out}
+                    for p in position:
+                        row = int(self._row[ids[p]])
+                        for n, x in slices.items():
+                            out[n][p] = x[row : row + 1][0]
+            except (SafetensorError, OSError) as error:
+                raise RunError(
+                    f"{self._path(number)} cannot be read ({error}); delete the run to train it anew"
+                ) from error
+        return out
+
+    def put(self, ids: Tensor, states: Named) -> None:
+        """Keep these clients' new states."""
+        if not states:
+            return
+        number = self._next
+        temporary = self._folder / ".partial"
+        save_file({n: x.contiguous() for n, x in states.items()}, temporary)
+        os.replace(temporary, self._path(number))
+        self._next += 1
+        self._sizes[number] = len(ids)
+        self._unflushed.add(number)
+        self._file[ids] = number
+        self._row[ids] = torch.arange(len(ids))
+
+    def save(self) -> Named:
+        """The index, for a checkpoint; the rows it refers to are on the disk when this returns."""
+        self._compact()
+        for number in self._unflushed:
+            with self._path(number).open("rb+") as file:
+                os.fsync(file.fileno())
+        self._unflushed = set()
+        needed = set(self._file[self._file >= 0].tolist())
+        for number in [n for n in self._sizes if n not in needed | self._kept]:
+            self._path(number).unlink(missing_ok=True)
+            del self._sizes[number]
+        self._kept = needed
+        sizes = torch.tensor(sorted(self._sizes.items()), dtype=torch.int64).view(-1, 2)
+        return {"file": self._file, "row": self._row, "next": torch.tensor([self._next]), "sizes": sizes}
+
+    def load(self, saved: Named) -> None:
+        """Take back what `save` gave; files written after it are written again."""
+        self._file, self._row, self._next = saved["file"].clone(), saved["row"].clone(), int(saved["next"][0])
+        self._sizes = dict(saved["sizes"].tolist())
+        self._kept = set(self._file[self._file >= 0].tolist())
+        for path in self._folder.glob("*.safetensors"):
+            if int(path.stem) not in self._sizes:
+                path.unlink()
+
+    def _compact(self) -> None:
+        """Move the rows still in use out of files that are mostly out of date."""
+        live = torch.bincount(self._file[self._file >= 0], minlength=self._next)
+        if sum(self._sizes.values()) <= WASTE * int(live.sum()):
+            return
+        sparse = torch.tensor([n for n, size in self._sizes.items() if 0 < live[n] < size / 2], dtype=torch.int64)
+        owners = torch.isin(self._file, sparse).nonzero().view(-1)
+        # As many rows at a time as a round has: memory stays what the participants need.
+        for ids in _pieces(owners, max(self._sizes.values())):
+            self.put(ids, self.get(ids))
+
+    def _path(self, number: int) -> Path:
+        return self._folder / f"{number:09d}.safetensors"
+
+
+def _pieces(ids: Tensor, size: int) -> Iterator[Tensor]:
+    return (ids[i : i + size] for i in range(0, len(ids), size))
