@@ -37,6 +37,10 @@ class Timing:
         """The median, over repeats, of the reference's seconds over these in the same turn."""
         return median(r / w for r, w in zip(reference.wall, self.wall, strict=True))
 
+    def best_against(self, reference: Timing) -> float:
+        """The reference's best turn over the best here: what remains when others disturb the rest."""
+        return min(reference.wall) / min(self.wall)
+
     def per_core(self, reference: Timing) -> float:
         """As `times_as_fast_as`, by processor seconds: what one core does, whoever else is on the machine."""
         return median(r / c for r, c in zip(reference.cpu, self.cpu, strict=True))

@@ -20,6 +20,7 @@ RESULTS = Path(__file__).parent / "results"
 RECORD = RESULTS / "recorded.json"
 SLOWER = 0.8  # of the recorded ratio; below, the line is marked
 COLUMNS = (
+    "best turn",
     "per core",
     "cores",
     "samples/s",
