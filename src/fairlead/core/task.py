@@ -177,16 +177,17 @@ class Task:
         velocity: Tensor | None = None
         for batch in self.batches(epochs=epochs, steps=steps, batch_size=batch_size, start=start):
             g = grad(u, batch) if grad else self.grad(u, batch, only=only, loss=loss, given=given, out=buffer)
-            if extra is not None:
-                g = g + extra(u)
             g = g[..., moving]
+            mine = buffer is not None  # then g may change in place: the next step writes it anew
+            if extra is not None:
+                g = _plus(g, extra(u)[..., moving], mine)
             if weight_decay:
                 g = g.add(u[..., moving], alpha=weight_decay)
             if momentum:
                 velocity = g.clone() if velocity is None else velocity.mul_(momentum).add_(g)
                 g = velocity
             if pull is not None:
-                g = g + pull(u)[..., moving]
+                g = _plus(g, pull(u)[..., moving], mine and not momentum)
             if batch.active is not None:  # momentum and decay must not move a client that has no batch
                 g = g * batch.active
             if isinstance(moving, slice):
@@ -239,3 +240,7 @@ class Task:
     def _split(self, split: SplitName) -> Split:
         data: Split = getattr(self._federation, split)
         return data
+
+
+def _plus(g: Tensor, term: Tensor, in_place: bool) -> Tensor:
+    return g.add_(term) if in_place else g + term

@@ -27,7 +27,7 @@ def ditto(*, pull: float = 1.0) -> Method:
         w, v = message["w"], state["v"]
 
         def tie(u: Tensor) -> Tensor:
-            return pull * (u - w)
+            return (u - w).mul_(pull)
 
         w_k = task.descend(w)
         v_k = task.descend(v, extra=tie)

@@ -35,7 +35,7 @@ def fedamp(*, alpha: float = 1.0, pull: float = 1.0, sigma: float = 1.0) -> Meth
         u = message["theta"]
 
         def tie(w: Tensor) -> Tensor:
-            return pull / alpha * (w - u)
+            return (w - u).mul_(pull / alpha)
 
         w = task.descend(state["theta"], extra=tie)
         return {"theta": w}, {"theta": w}

@@ -72,7 +72,7 @@ def fedora(
         lam = torch.where(gain < 0, 0.0, (gain / 2).exp()) if released else 2 * gain.clamp(min=1e-8)
 
         def tie(u: Tensor) -> Tensor:
-            return lam * (u - theta_hat)
+            return (u - theta_hat).mul_(lam)
 
         theta = task.descend(theta, pull=tie) if released else task.descend(theta, extra=tie)
         return {"theta": theta}, {"theta": theta}
