@@ -127,7 +127,7 @@ def test_synthetic1_global_only_settles_where_the_algebra_says():
 
     q = (1 - 0.2 * RATE) ** 100
     w = 10 * RATE * 100 / (1 - q) - 50
-    loss = run_synthetic1(method=GLOBAL, steps=100, rounds=15, seed=0)["values"]["loss"]
+    loss = run_synthetic1(method=GLOBAL, steps=100, rounds=15, seed=0)["values"]["train"]
     assert loss == pytest.approx(0.05 * w**2, rel=1e-3)
 
 
