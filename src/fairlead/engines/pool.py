@@ -23,6 +23,9 @@ Work = Callable[[Named, Named, Task], tuple[Named, Named]]  # states, messages, 
 
 # Clients stacked together pass over the longest one's batches; beyond this ratio the waste outweighs the gain.
 LIKE_SIZED = 1.5
+
+# Models stacked together, in bytes: more would fall out of the processor's cache between one layer and the next.
+STACK_BYTES = 16 * 2**20
 MOST_STACKED = 256  # clients in a chunk: more gain nothing and cost memory
 
 
@@ -39,8 +42,8 @@ class Engine:
     workers: int
     stacked: bool
 
-    def plan(self, sizes: Tensor) -> list[list[int]]:
-        """Positions in the cohort, in chunks to be worked on together, the heaviest first."""
+    def plan(self, sizes: Tensor, most: int = 2**31) -> list[list[int]]:
+        """Positions in the cohort, in chunks of at most so many to be worked on together, the heaviest first."""
         order = sizes.argsort(descending=True, stable=True).tolist()
         if not self.stacked:
             return [[i] for i in order]
@@ -51,8 +54,12 @@ class Engine:
                 groups[-1].append(i)
             else:
                 groups.append([i])
-        # Every worker gets a share of every group, so that none waits for the heaviest.
-        return [group[w :: self.workers] for group in groups for w in range(min(self.workers, len(group)))]
+        chunks: list[list[int]] = []
+        for group in groups:
+            # Every worker gets as many shares of every group, so that none waits for the heaviest.
+            shares = self.workers * -(-len(group) // (self.workers * most))
+            chunks += [group[i::shares] for i in range(min(shares, len(group)))]
+        return chunks
 
     def start(self, module: nn.Module, layout: Layout, federation: Federation, training: Training, seed: int) -> Pool:
         """Workers ready to train this module on these clients."""
@@ -108,7 +115,8 @@ class Pool:
 
         `states` are rows of these clients, `messages` rows addressed by client id.
         """
-        chunks = self.engine.plan(self._federation.train.sizes[ids])
+        most = max(1, STACK_BYTES // (self._layout.size * torch.get_default_dtype().itemsize))
+        chunks = self.engine.plan(self._federation.train.sizes[ids], most)
         messages = take(messages, ids, self._federation.clients)
 
         def run(chunk: list[int]) -> tuple[Named, Named]:
