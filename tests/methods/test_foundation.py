@@ -1,0 +1,147 @@
+"""The methods everything else is compared with: LOCAL, FedAvg, FedProx, SCAFFOLD, FedRep, Ditto and fine-tuning."""
+
+import pytest
+import torch
+from helpers import CLASSES, Sum, blobs, net, quadratic, run, training
+
+from fairlead.core import InputError, Layout
+from fairlead.methods import ditto, fedavg, fedprox, fedrep, ft, local, scaffold
+from fairlead.servers import uniform
+
+CENTRES = torch.tensor([[3.0, 0.0], [-1.0, 4.0], [1.0, 1.0]])
+SIZES = [2, 6, 2]
+MEAN = torch.tensor([[0.2, 2.6]])  # of the centres, weighted by the sizes
+START = torch.tensor([0.5, -1.0])
+
+
+def same(a, b):
+    torch.testing.assert_close(a, b, rtol=0, atol=0)
+
+
+def differ(a, b):
+    assert (a - b).norm() > 1e-3
+
+
+def test_local_goes_to_each_clients_own_minimum_and_sends_nothing():
+    models, snapshot = run(local(), quadratic(CENTRES), START, rounds=40, how=training(lr=0.2, steps=5))
+    torch.testing.assert_close(models, CENTRES)
+    assert snapshot.message == {}
+
+
+def test_fedavg_contracts_towards_the_weighted_mean():
+    # K steps shrink every distance by (1 - lr)^K, so the mean of the copies is at that factor from the mean centre.
+    models, _ = run(fedavg(), quadratic(CENTRES, SIZES), START, rounds=3, how=training(lr=0.2, steps=4))
+    torch.testing.assert_close(models, (MEAN + 0.8 ** (4 * 3) * (START - MEAN)).expand(3, -1))
+
+
+def test_one_client_makes_fedavg_local():
+    alone = quadratic(CENTRES[:1])
+    same(run(fedavg(), alone, START, rounds=3)[0], run(local(), alone, START, rounds=3)[0])
+
+
+def test_fedprox_settles_where_pull_and_data_agree():
+    # Long local training ends at (c_k + μ w)/(1 + μ); the next w is the mean of these, so w converges to mean(c).
+    models, _ = run(fedprox(mu=1.0), quadratic(CENTRES), START, how=training(lr=0.2, steps=200))
+    torch.testing.assert_close(models, ((CENTRES + START) / 2).mean(0).expand(3, -1))
+
+
+def test_fedprox_without_pull_is_fedavg_and_pull_matters():
+    plain = run(fedavg(), blobs(), net(), rounds=3, how=CLASSES)[0]
+    same(run(fedprox(mu=0.0), blobs(), net(), rounds=3, how=CLASSES)[0], plain)
+    differ(run(fedprox(mu=1.0), blobs(), net(), rounds=3, how=CLASSES)[0], plain)
+
+
+def test_scaffold_variates_become_the_clients_gradients_and_drift_is_gone():
+    """After a round from w, c_k is the mean gradient along the client's path; corrected steps are alike for all."""
+    how = training(lr=0.1, steps=1)
+    _, snapshot = run(scaffold(), quadratic(CENTRES), START, how=how)
+    torch.testing.assert_close(snapshot.states.get(torch.arange(3))["c"], START - CENTRES)
+    torch.testing.assert_close(snapshot.message["c"][0], START - CENTRES.mean(0))
+    # With gradients u - c_k, subtracting c_k and adding c makes every client descend towards the common mean.
+    _, later = run(scaffold(), quadratic(CENTRES), START, rounds=60, how=training(lr=0.1, steps=10))
+    torch.testing.assert_close(later.message["w"], CENTRES.mean(0)[None])
+
+
+def test_scaffold_is_fedavg_in_its_first_round_and_not_later():
+    same(run(scaffold(), blobs(), net(), how=CLASSES)[0], run(fedavg(), blobs(), net(), how=CLASSES)[0])
+    later = [run(method, blobs(), net(), rounds=3, how=CLASSES)[0] for method in (scaffold(), fedavg())]
+    differ(*later)
+
+
+def test_scaffold_with_momentum_keeps_variates_the_size_of_gradients():
+    how = training(lr=0.01, steps=20, momentum=0.9)
+    _, snapshot = run(scaffold(), quadratic(CENTRES), START, how=how)
+    c = snapshot.states.get(torch.arange(3))["c"]
+    gradients = START - CENTRES
+    assert (c.norm(dim=1) <= gradients.norm(dim=1) + 1e-5).all()
+    assert (c.norm(dim=1) >= 0.2 * gradients.norm(dim=1)).all()
+
+
+def test_fedrep_moves_heads_first_then_the_shared_body():
+    """Prediction body + head: the head takes K steps towards c - body, then the body one towards c - head."""
+    how = training(lr=0.5, steps=None, epochs=2, batch_size=10)
+    models, snapshot = run(fedrep(), quadratic(CENTRES), Sum([0.0, 0.0], [0.0, 0.0]), how=how)
+    head = CENTRES * (1 - 0.5**2)
+    body = 0.5 * (CENTRES - head)
+    torch.testing.assert_close(models[:, 2:], head)
+    torch.testing.assert_close(models[:, :2], body.mean(0).expand(3, -1))
+    torch.testing.assert_close(snapshot.message["w"], body.mean(0)[None])
+
+
+def test_fedrep_keeps_heads_at_home():
+    layout = Layout(net())
+    models, snapshot = run(fedrep(), blobs(), net(), rounds=2, how=CLASSES)
+    assert snapshot.message["w"].shape == (1, layout.body.size)
+    assert torch.equal(models[0, : layout.body.size], models[1, : layout.body.size])
+    differ(models[0, layout.body.size :], models[1, layout.body.size :])
+
+
+def test_ditto_settles_between_its_data_and_the_global_model():
+    lam = 0.5
+    models, snapshot = run(ditto(pull=lam), quadratic(CENTRES), START, rounds=120, how=training(lr=0.2, steps=5))
+    w = snapshot.message["w"]
+    torch.testing.assert_close(w, CENTRES.mean(0)[None])
+    torch.testing.assert_close(models, (CENTRES + lam * w) / (1 + lam))
+
+
+def test_ditto_untied_is_local_and_the_tie_matters():
+    alone = run(local(), blobs(), net(), rounds=3, how=CLASSES)[0]
+    same(run(ditto(pull=0.0), blobs(), net(), rounds=3, how=CLASSES)[0], alone)
+    differ(run(ditto(), blobs(), net(), rounds=3, how=CLASSES)[0], alone)
+
+
+def test_dittos_global_model_is_fedavgs():
+    same(
+        run(ditto(), blobs(), net(), rounds=3, how=CLASSES)[1].message["w"],
+        run(fedavg(), blobs(), net(), rounds=3, how=CLASSES)[1].message["w"],
+    )
+
+
+def test_fine_tuning_starts_from_what_the_method_deploys_and_changes_nothing_else():
+    how = training(lr=0.5, steps=None, epochs=1, batch_size=10)
+    models, snapshot = run(ft(fedavg(), epochs=3), quadratic(CENTRES), START, how=how)
+    w = snapshot.message["w"]
+    same(w, run(fedavg(), quadratic(CENTRES), START, how=how)[1].message["w"])
+    torch.testing.assert_close(models, CENTRES + 0.5**3 * (w - CENTRES))
+
+
+def test_another_average_takes_the_place_of_the_methods_own():
+    weighted, plain = (
+        run(fedavg(), quadratic(CENTRES, SIZES), START, average=stage)[1].message["w"] for stage in (None, uniform())
+    )
+    torch.testing.assert_close(weighted, START + 0.1 * (MEAN - START))
+    torch.testing.assert_close(plain, START + 0.1 * (CENTRES.mean(0)[None] - START))
+
+
+@pytest.mark.parametrize(
+    ("build", "sentence"),
+    [
+        (lambda: fedprox(mu=-1.0), "mu must be >= 0, got -1.0"),
+        (lambda: ditto(pull=-0.1), "pull must be >= 0, got -0.1"),
+        (lambda: fedrep(body_epochs=0), "body_epochs must be >= 1, got 0"),
+        (lambda: ft(fedavg(), epochs=0), "epochs must be >= 1, got 0"),
+    ],
+)
+def test_impossible_settings_are_refused(build, sentence):
+    with pytest.raises(InputError, match=sentence):
+        build()
