@@ -138,7 +138,8 @@ class Study:
 def narrowed(study: Study, only: Sequence[str]) -> Study:
     """The study with fewer rows or groups of columns: those that contain one of the texts.
 
-    A text that occurs in the name of a group chooses groups, one that occurs in a row's name chooses rows.
+    A text that occurs in the name of a group chooses groups, one that occurs in a row's name chooses rows. Claims are
+    cut to what is left.
     """
     groups: set[str] = set()
     rows: set[str] = set()
@@ -153,7 +154,11 @@ def narrowed(study: Study, only: Sequence[str]) -> Study:
     columns = tuple(c for c in study.columns if not groups or c.group in groups)
     keys = {c.key for c in columns}
     entries = {k: e for k, e in study.entries.items() if k[1] in keys and (not rows or k[0] in rows)}
-    return replace(study, columns=columns, entries=entries)
+    kept = [
+        claim._replace(pairs=tuple(p for p in claim.pairs if all(isinstance(s, float) or s in entries for s in p)))
+        for claim in study.claims
+    ]
+    return replace(study, columns=columns, entries=entries, claims=tuple(claim for claim in kept if claim.pairs))
 
 
 def above(text: str, row: str, others: list[str], columns: list[str], slack: float = 0.0) -> Claim:
