@@ -29,6 +29,8 @@ COLUMNS = (
     "by processor time",
     "memory/updates",
     "memory/models",
+    "before, ms",
+    "after, ms",
 )
 
 
@@ -60,26 +62,39 @@ def write(path: Path, value: dict[str, Any]) -> None:
     path.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
 
 
-def recorded(path: Path = RECORD) -> dict[tuple[str, str], float]:
-    """The recorded ratios, by section and name."""
+Record = dict[tuple[str, str], dict[str, Any]]
+
+
+def recorded(path: Path = RECORD) -> Record:
+    """The recorded rows, by section and name."""
     if not path.exists():
         return {}
-    return {(r["section"], r["name"]): r["ratio"] for r in json.loads(path.read_text(encoding="utf-8"))["rows"]}
+    return {(r["section"], r["name"]): r for r in json.loads(path.read_text(encoding="utf-8"))["rows"]}
 
 
-def slower(row: Row, record: dict[tuple[str, str], float]) -> bool:
-    """Whether the ratio has fallen by more than a fifth."""
+def slower(row: Row, record: Record) -> bool:
+    """Whether the ratio has fallen by more than a fifth, and not because others were using the cores.
+
+    What one core does is compared wherever it was measured; the clock's ratio counts too, if the case got as many cores
+    as when it was recorded.
+    """
     before = record.get((row.section, row.name))
-    return before is not None and row.ratio < SLOWER * before
+    if before is None:
+        return False
+    core, cores_then = before["more"].get("per core"), before["more"].get("cores")
+    if core is not None and float(row.more["per core"] or 0) < SLOWER * core:
+        return True
+    undisturbed = cores_then is None or float(row.more["cores"] or 0) >= 0.95 * cores_then
+    return undisturbed and row.ratio < SLOWER * before["ratio"]
 
 
-def line(row: Row, record: dict[tuple[str, str], float]) -> str:
+def line(row: Row, record: Record) -> str:
     """One line of the table."""
     before = record.get((row.section, row.name))
-    against = "" if before is None else f"{row.ratio / before:6.2f} of record"
+    against = "" if before is None else f"{row.ratio / before['ratio']:5.2f} of record"
     more = "  ".join(f"{name} {number(row.more[name], name)}" for name in COLUMNS if row.more.get(name) is not None)
     mark = "  <<< SLOWER" if slower(row, record) else ""
-    return f"  {row.name:<32} {seconds(row.seconds):>9}  ratio {row.ratio:6.2f}  {against:<16}{more}{mark}"
+    return f"  {row.name:<34} {seconds(row.seconds):>9}  ratio {row.ratio:6.2f}  {against:<16}  {more}{mark}"
 
 
 def seconds(value: float) -> str:

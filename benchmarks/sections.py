@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from benchmarks.measure import Timing, gemm_rate, interleaved, peak_bytes, threads
+from benchmarks.pieces import pieces
 from benchmarks.workloads import (
     CLASSES,
     WORKLOADS,
@@ -351,6 +352,13 @@ def wide(width: int) -> Callable[[], nn.Module]:
     return make
 
 
+def inside(options: Options) -> Iterator[Row]:
+    """Single decisions inside the library, each against what it replaced."""
+    for name, (before, after) in pieces().items():
+        more: dict[str, float | str | None] = {"before, ms": 1000 * min(before.cpu), "after, ms": 1000 * min(after.cpu)}
+        yield Row("pieces", name, min(after.cpu), min(before.cpu) / min(after.cpu), "what it replaced", more)
+
+
 SECTIONS: dict[str, Callable[[Options], Iterator[Row]]] = {
     "w1": lambda o: training("w1", o),
     "w2": lambda o: training("w2", o),
@@ -363,4 +371,5 @@ SECTIONS: dict[str, Callable[[Options], Iterator[Row]]] = {
     "partition": partitioning,
     "memory": memory,
     "growth": growth,
+    "pieces": inside,
 }

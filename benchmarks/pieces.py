@@ -1,0 +1,68 @@
+"""Single decisions inside the library, each against what it replaced; by processor time of one core."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+from torch.nn.functional import cross_entropy
+
+from benchmarks.measure import Timing, interleaved, threads
+from benchmarks.workloads import WORKLOADS, Workload
+from fairlead.core import Batch, Named, Network, Task
+
+TURNS = 15
+
+
+def pieces() -> dict[str, tuple[Timing, Timing]]:
+    """Name -> timing before and after."""
+    cnn = replace(WORKLOADS["w1"], clients=2, samples=100)
+    cases = {
+        "channels last, CNN step": channels_last(cnn),
+        "stacked layers or vmap, W2 step": stacked_layers(replace(WORKLOADS["w2"], clients=18)),
+        "stacked layers or vmap, W3 step": stacked_layers(replace(WORKLOADS["w3"], clients=10, samples=50)),
+        "index_select or indexing, W2 batch": selection(WORKLOADS["w2"]),
+    }
+    found = {}
+    with threads(1), torch.no_grad():
+        for name, (before, after) in cases.items():
+            timings = interleaved({"before": before, "after": after}, TURNS)
+            found[name] = timings["before"], timings["after"]
+    return found
+
+
+Case = Callable[[], object]
+
+
+def channels_last(w: Workload) -> tuple[Case, Case]:
+    """The same images in both orders, through a plain module."""
+    x, y = w.federation.train.x[: w.batch_size], w.federation.train.y[: w.batch_size]
+    other = x.contiguous(memory_format=torch.channels_last)
+    leaves = list(w.module.parameters())
+
+    def step(images: torch.Tensor) -> object:
+        with torch.enable_grad():
+            return torch.autograd.grad(cross_entropy(w.module(images), y), leaves)
+
+    return lambda: step(x), lambda: step(other)
+
+
+def stacked_layers(w: Workload) -> tuple[Case, Case]:
+    """A gradient of every client, with a loss that only vmap can take, and with the usual one."""
+    ids = list(range(w.clients))
+    task = Task(Network(w.module, w.layout), w.federation, ids, w.training, round=1, seed=0)
+    batch, rows = next(iter(task.batches())), w.params.repeat(w.clients, 1)
+    out = torch.zeros_like(rows)
+
+    def loss(module: torch.nn.Module, one: Batch, given: Named) -> torch.Tensor:
+        return one.mean(cross_entropy(module(one.x), one.y, reduction="none"))
+
+    return lambda: task.grad(rows, batch, loss=loss, out=out), lambda: task.grad(rows, batch, out=out)
+
+
+def selection(w: Workload) -> tuple[Case, Case]:
+    """The samples of one step."""
+    x = w.federation.train.x
+    index = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))[: w.clients // 2 * w.batch_size]
+    return lambda: x[index], lambda: x.index_select(0, index)
