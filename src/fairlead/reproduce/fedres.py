@@ -106,17 +106,17 @@ def run_synthetic1(method: str, steps: int, rounds: int, seed: int) -> Result:
         CONTROLLED: fedres(local=lambda _: Own(), control=True),
     }
     training = Training(lr=RATE, steps=steps, batch_size=1, criterion=two_losses)
-    return losses(methods[method], Federation(split, split, split, ("loss",)), Shared(), training, rounds, seed)
+    return losses(methods[method], Federation(split, split, split, ("loss",)), Shared(), training, rounds, seed, "loop")
 
 
 def losses(
-    method: Method, federation: Federation, module: nn.Module, training: Training, rounds: int, seed: int
+    method: Method, federation: Federation, module: nn.Module, training: Training, rounds: int, seed: int, how: str
 ) -> Result:
     """The mean loss over clients after every round, on train samples, and on test samples at the end."""
     # Scored in place of validation data, which neither experiment has, train samples show what is minimised.
     scored = replace(federation, validation=federation.train)
     happened = federate(
-        method, scored, module, training, rounds=rounds, engine=engine("vectorised"), evaluate_every=1, seed=seed
+        method, scored, module, training, rounds=rounds, engine=engine(how), evaluate_every=1, seed=seed
     )
     curves: dict[str, list[list[float]]] = {"validation": [], "test": []}
     for r, _ in happened:
@@ -193,7 +193,7 @@ def run_synthetic2(method: str, alpha: float, rounds: int, samples: int, seed: i
         torch.manual_seed(seed)
         module = nn.Linear(federation.train.x.shape[1], 2)
     training = Training(lr=0.1, steps=10, batch_size=20)
-    return losses(methods[method], federation, module, training, rounds, seed)
+    return losses(methods[method], federation, module, training, rounds, seed, "vectorised")
 
 
 def mixed_rules(alpha: float, samples: int, seed: int, clients: int = 10, features: int = 20) -> Federation:
