@@ -75,6 +75,7 @@ def training(name: str, options: Options) -> Iterator[Row]:
             cases[engine] = descent(stack.enter_context(w.start(engine)), w)
         # Short rounds take more turns, to see some without interference.
         timings = interleaved(cases, options.repeats * (1 if w.model == "cnn" or options.quick else 5))
+    rate = max(rate, gemm_rate(cores()))  # whichever moment was the quieter
     auto = choose(w.module, w.federation, w.training, w.clients).name
     for case, t in timings.items():
         more = training_facts(t, timings["reference"], w, rate)

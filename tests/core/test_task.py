@@ -78,6 +78,14 @@ def test_extra_passes_through_momentum_and_pull_does_not() -> None:
     torch.testing.assert_close(task.descend(still, grad=none, pull=one), still - 0.1 * 3)
 
 
+@pytest.mark.parametrize("sizes", [[4], [5, 2, 9]])
+def test_towards_is_a_pull_to_another_model(sizes: list[int]) -> None:
+    task = bowl(sizes, lr=0.1, epochs=3, batch_size=2, momentum=0.5)
+    start, v, strength = torch.ones(1, 2), torch.tensor([[3.0, -2.0]]), torch.linspace(0, 2, len(sizes))[:, None]
+    pulled = task.descend(start, pull=lambda u: strength * (u - v))
+    torch.testing.assert_close(task.descend(start, towards=(v, strength)), pulled)
+
+
 def test_steps_counts_gradients_as_momentum_replays_them() -> None:
     assert bowl([10, 3], batch_size=4, epochs=2).steps().tolist() == [[6.0], [2.0]]
     torch.testing.assert_close(bowl([4], batch_size=4, epochs=3, momentum=0.5).steps(), torch.tensor([[4.25]]))

@@ -157,6 +157,7 @@ class Task:
         only: Part | None = None,
         extra: Callable[[Tensor], Tensor] | None = None,
         pull: Callable[[Tensor], Tensor] | None = None,
+        towards: tuple[Tensor, Tensor] | None = None,
         grad: Callable[[Tensor, Batch], Tensor] | None = None,
         loss: Loss | None = None,
         given: Named | None = None,
@@ -164,7 +165,8 @@ class Task:
         """Local SGD from `rows` over each client's batches, (C, D).
 
         What is not given comes from the run's `Training`. `only` moves a part and leaves the rest; `extra(u)` is
-        added to the gradient at u, `pull(u)` to the step without passing through momentum; `grad(u, batch)` takes the
+        added to the gradient at u, `pull(u)` to the step without passing through momentum; `towards` = (v, strength) is
+        the pull strength * (u - v), a strength per client (C, 1), without temporaries; `grad(u, batch)` takes the
         gradient's place. Momentum starts from zero at every call. Rows with a leading axis, (M, C, D), are M models per
         client trained together, step by step; then `grad` gives the gradients of all of them.
         """
@@ -190,6 +192,12 @@ class Task:
                 g = _plus(g, pull(u)[..., moving], mine and not momentum)
             if batch.active is not None:  # momentum and decay must not move a client that has no batch
                 g = g * batch.active
+            if towards is not None:
+                v, strength = towards
+                share = lr * strength * (1 if batch.active is None else batch.active)
+                nearer = u[..., moving].lerp_(v[..., moving], share.to(u))
+                if not isinstance(moving, slice):
+                    u[..., moving] = nearer
             if isinstance(moving, slice):
                 u[..., moving].sub_(g, alpha=lr)
             else:

@@ -74,7 +74,7 @@ def fedora(
         def tie(u: Tensor) -> Tensor:
             return (u - theta_hat).mul_(lam)
 
-        theta = task.descend(theta, pull=tie) if released else task.descend(theta, extra=tie)
+        theta = task.descend(theta, towards=(theta_hat, lam)) if released else task.descend(theta, extra=tie)
         return {"theta": theta}, {"theta": theta}
 
     def personal(state: Named, message: Named, task: Task) -> Tensor:
