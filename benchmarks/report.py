@@ -54,7 +54,9 @@ def _processor() -> str:
 
 def document(rows: list[Row], facts: dict[str, Any], options: Options, command: str) -> dict[str, Any]:
     """Everything, as plain data."""
-    return facts | {"command": command, "options": asdict(options), "rows": [asdict(r) for r in rows]}
+    # Rows carry their own circumstances: a record may hold sections of several runs.
+    when = {"command": command, "load": facts["load"], "load_after": facts["load_after"]}
+    return facts | {"command": command, "options": asdict(options), "rows": [asdict(r) | when for r in rows]}
 
 
 def write(path: Path, value: dict[str, Any]) -> None:
