@@ -63,7 +63,7 @@ def test_momentum_and_weight_decay_follow_sgd() -> None:
     torch.testing.assert_close(task.descend(torch.zeros(1, 2)), expected)
 
 
-def test_extra_passes_through_momentum_and_pull_does_not() -> None:
+def test_extra_passes_through_momentum_and_towards_does_not() -> None:
     task = bowl([4], lr=0.1, epochs=3, batch_size=100, momentum=0.5)
     still = torch.zeros(1, 2)
 
@@ -75,14 +75,16 @@ def test_extra_passes_through_momentum_and_pull_does_not() -> None:
 
     # Three equal terms: momentum replays the first 1.75 times, the second 1.5 times, the last once.
     torch.testing.assert_close(task.descend(still, grad=none, extra=one), still - 0.1 * 4.25)
-    torch.testing.assert_close(task.descend(still, grad=none, pull=one), still - 0.1 * 3)
+    # Towards v by a tenth a step, three times over: 1 - 0.9³ of the way, whatever the momentum.
+    v = torch.tensor([[3.0, -2.0]])
+    torch.testing.assert_close(task.descend(still, grad=none, towards=(v, torch.ones(1, 1))), v * (1 - 0.9**3))
 
 
 @pytest.mark.parametrize("sizes", [[4], [5, 2, 9]])
-def test_towards_is_a_pull_to_another_model(sizes: list[int]) -> None:
-    task = bowl(sizes, lr=0.1, epochs=3, batch_size=2, momentum=0.5)
+def test_towards_without_momentum_is_a_term_in_the_gradient(sizes: list[int]) -> None:
+    task = bowl(sizes, lr=0.1, epochs=3, batch_size=2)
     start, v, strength = torch.ones(1, 2), torch.tensor([[3.0, -2.0]]), torch.linspace(0, 2, len(sizes))[:, None]
-    pulled = task.descend(start, pull=lambda u: strength * (u - v))
+    pulled = task.descend(start, extra=lambda u: strength * (u - v))
     torch.testing.assert_close(task.descend(start, towards=(v, strength)), pulled)
 
 

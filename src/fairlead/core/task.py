@@ -156,7 +156,6 @@ class Task:
         weight_decay: float | None = None,
         only: Part | None = None,
         extra: Callable[[Tensor], Tensor] | None = None,
-        pull: Callable[[Tensor], Tensor] | None = None,
         towards: tuple[Tensor, Tensor] | None = None,
         grad: Callable[[Tensor, Batch], Tensor] | None = None,
         loss: Loss | None = None,
@@ -165,9 +164,8 @@ class Task:
         """Local SGD from `rows` over each client's batches, (C, D).
 
         What is not given comes from the run's `Training`. `only` moves a part and leaves the rest; `extra(u)` is
-        added to the gradient at u, `pull(u)` to the step without passing through momentum; `towards` = (v, strength) is
-        the pull strength * (u - v), a strength per client (C, 1), without temporaries; `grad(u, batch)` takes the
-        gradient's place. Momentum starts from zero at every call. Rows with a leading axis, (M, C, D), are M models per
+        added to the gradient at u; `towards` = (v, strength) draws u to v by lr * strength a step, with a strength per
+        client (C, 1), outside momentum; `grad(u, batch)` takes the gradient's place. Momentum starts from zero at every call. Rows with a leading axis, (M, C, D), are M models per
         client trained together, step by step; then `grad` gives the gradients of all of them.
         """
         lr = self.lr if lr is None else lr
@@ -188,8 +186,6 @@ class Task:
             if momentum:
                 velocity = g.clone() if velocity is None else velocity.mul_(momentum).add_(g)
                 g = velocity
-            if pull is not None:
-                g = _plus(g, pull(u)[..., moving], mine and not momentum)
             if batch.active is not None:  # momentum and decay must not move a client that has no batch
                 g = g * batch.active
             if towards is not None:

@@ -26,7 +26,7 @@ LIKE_SIZED = 1.5
 
 # Models stacked together, in bytes: more would fall out of the processor's cache between one layer and the next.
 STACK_BYTES = 16 * 2**20
-MOST_STACKED = 256  # clients in a chunk: more gain nothing and cost memory
+MOST_STACKED = 256  # clients, however small their models: their samples take memory too
 
 
 def cores() -> int:
@@ -49,8 +49,7 @@ class Engine:
             return [[i] for i in order]
         groups: list[list[int]] = []
         for i in order:
-            full = groups and len(groups[-1]) == self.workers * MOST_STACKED
-            if groups and not full and int(sizes[groups[-1][0]]) <= LIKE_SIZED * int(sizes[i]):
+            if groups and int(sizes[groups[-1][0]]) <= LIKE_SIZED * int(sizes[i]):
                 groups[-1].append(i)
             else:
                 groups.append([i])
@@ -115,7 +114,8 @@ class Pool:
 
         `states` are rows of these clients, `messages` rows addressed by client id.
         """
-        most = max(1, STACK_BYTES // (self._layout.size * torch.get_default_dtype().itemsize))
+        fitting = STACK_BYTES // (self._layout.size * torch.get_default_dtype().itemsize)
+        most = max(1, min(fitting, MOST_STACKED))
         chunks = self.engine.plan(self._federation.train.sizes[ids], most)
         messages = take(messages, ids, self._federation.clients)
 
