@@ -165,8 +165,9 @@ class Task:
 
         What is not given comes from the run's `Training`. `only` moves a part and leaves the rest; `extra(u)` is
         added to the gradient at u; `towards` = (v, strength) draws u to v by lr * strength a step, with a strength per
-        client (C, 1), outside momentum; `grad(u, batch)` takes the gradient's place. Momentum starts from zero at every call. Rows with a leading axis, (M, C, D), are M models per
-        client trained together, step by step; then `grad` gives the gradients of all of them.
+        client (C, 1), outside momentum; `grad(u, batch)` takes the gradient's place. Momentum starts from zero at every
+        call. Rows with a leading axis, (M, C, D), are M models per client trained together, step by step; then `grad`
+        gives the gradients of all of them.
         """
         lr = self.lr if lr is None else lr
         momentum = self.training.momentum if momentum is None else momentum
