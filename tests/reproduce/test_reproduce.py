@@ -312,5 +312,6 @@ def test_real_data_fill_a_column_and_the_rest_says_why(real_data, tmp_path):
         "fedora-balanced", budget="quick", data_dir=real_data, out=tmp_path, only=["Rotated MNIST", "FEDORA"]
     )
     assert result.numbers["FEDORA", "Rotated MNIST Acc"].mean is not None
+    assert result.verdicts == [], "two rounds are not enough to judge a claim"
     result = reproduce("fedora-yearbook", budget="quick", data_dir=real_data, out=tmp_path, only=["LOCAL"])
     assert "no yearbook/train-*.parquet" in str(result.numbers["LOCAL", "Yearbook Acc"].why)

@@ -79,7 +79,9 @@ def reproduce(
     where = None if data_dir is None else str(Path(data_dir).resolve())
     found = collect(chosen, Path(out), data_dir=where, seeds=count, progress=progress)
     numbers = tables.numbers_of(chosen, table_of(chosen, found, count))
-    verdicts = [tables.judge(claim, numbers) for claim in chosen.claims]
+    # After a round or two an ordering says nothing, so that a quick budget judges computed studies alone.
+    judged = budget != "quick" or not chosen.trained
+    verdicts = [tables.judge(claim, numbers) for claim in chosen.claims] if judged else []
     result = Reproduction(chosen, numbers, verdicts, found, budget_of(budget), count, Path(out) / name / budget)
     write(result, only)
     return result

@@ -127,6 +127,11 @@ class Study:
         return list(dict.fromkeys(row for row, _ in self.entries))
 
     @property
+    def trained(self) -> bool:
+        """Whether any number comes from a training run."""
+        return any(isinstance(entry.cell, Cell) for entry in self.entries.values())
+
+    @property
     def groups(self) -> dict[str, list[Column]]:
         """Columns by group, in order."""
         found: dict[str, list[Column]] = {}

@@ -13,7 +13,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from fairlead.reproduce.study import Budget, Cell, Claim, Column, Key, Study
+from fairlead.reproduce.study import Budget, Claim, Column, Key, Study
 
 NONE = "–"
 WIDE = 4  # with more columns than this in a group, each shows "ours (paper)" in one
@@ -175,9 +175,10 @@ def reasons(numbers: Numbers) -> list[str]:
 def said(study: Study, budget: Budget, seeds: int) -> str:
     """One line on where the numbers come from."""
     spread = f"mean over {seeds} seeds ± their standard deviation" if seeds > 1 else "one seed"
-    trained = any(isinstance(entry.cell, Cell) for entry in study.entries.values())
-    idle = " A quick budget shows that everything runs; nothing is trained long enough to compare."
-    return f"Paper: {study.source}. Ours: budget {budget}, {spread}." + (idle if trained and budget == "quick" else "")
+    idle = " A quick budget shows that everything runs; nothing is trained long enough to compare or judge."
+    return f"Paper: {study.source}. Ours: budget {budget}, {spread}." + (
+        idle if study.trained and budget == "quick" else ""
+    )
 
 
 def terminal(study: Study, numbers: Numbers, verdicts: list[Verdict], budget: Budget, seeds: int) -> list[Table | Text]:
