@@ -204,3 +204,8 @@ def test_blocks_must_fit():
 def test_maximin_of_a_single_row():
     u, w, gap = maximin(np.array([[1.0]]), np.array([1.0]), 0.5)
     assert (u[0], w[0], gap) == (pytest.approx(1), 1.0, pytest.approx(0, abs=1e-9))
+
+
+def test_updates_without_columns_are_served_by_nothing():
+    """A method that shares a body, on a model that is all head, sends rows of width zero."""
+    assert confree(torch.empty(3, 0)).shape == (0,)

@@ -60,8 +60,8 @@ def combine(coefficients: Array, rows: Tensor) -> Tensor:
 def _blocks(rows: Tensor) -> Iterator[tuple[slice, Tensor]]:
     """Columns and their values in float64, in a buffer that the next block overwrites: fresh pages cost more."""
     m, d = rows.shape
-    width = min(max(BLOCK // m, 256), d)
-    buffer = rows.new_empty(m, width, dtype=torch.float64)
+    width = max(BLOCK // m, 256)
+    buffer = rows.new_empty(m, min(width, d), dtype=torch.float64)
     for start in range(0, d, width):
         columns = slice(start, min(start + width, d))
         yield columns, buffer[:, : columns.stop - start].copy_(rows[:, columns])
