@@ -14,11 +14,11 @@ MEAN = torch.tensor([[0.2, 2.6]])  # of the centres, weighted by the sizes
 START = torch.tensor([0.5, -1.0])
 
 
-def same(a, b):
+def assert_same(a, b):
     torch.testing.assert_close(a, b, rtol=0, atol=0)
 
 
-def differ(a, b):
+def assert_differ(a, b):
     assert (a - b).norm() > 1e-3
 
 
@@ -36,7 +36,7 @@ def test_fedavg_contracts_towards_the_weighted_mean():
 
 def test_one_client_makes_fedavg_local():
     alone = quadratic(CENTRES[:1])
-    same(run(fedavg(), alone, START, rounds=3)[0], run(local(), alone, START, rounds=3)[0])
+    assert_same(run(fedavg(), alone, START, rounds=3)[0], run(local(), alone, START, rounds=3)[0])
 
 
 def test_fedprox_settles_where_pull_and_data_agree():
@@ -47,8 +47,8 @@ def test_fedprox_settles_where_pull_and_data_agree():
 
 def test_fedprox_without_pull_is_fedavg_and_pull_matters():
     plain = run(fedavg(), blobs(), net(), rounds=3, how=CLASSES)[0]
-    same(run(fedprox(mu=0.0), blobs(), net(), rounds=3, how=CLASSES)[0], plain)
-    differ(run(fedprox(mu=1.0), blobs(), net(), rounds=3, how=CLASSES)[0], plain)
+    assert_same(run(fedprox(mu=0.0), blobs(), net(), rounds=3, how=CLASSES)[0], plain)
+    assert_differ(run(fedprox(mu=1.0), blobs(), net(), rounds=3, how=CLASSES)[0], plain)
 
 
 def test_scaffold_variates_become_the_clients_gradients_and_drift_is_gone():
@@ -63,9 +63,9 @@ def test_scaffold_variates_become_the_clients_gradients_and_drift_is_gone():
 
 
 def test_scaffold_is_fedavg_in_its_first_round_and_not_later():
-    same(run(scaffold(), blobs(), net(), how=CLASSES)[0], run(fedavg(), blobs(), net(), how=CLASSES)[0])
+    assert_same(run(scaffold(), blobs(), net(), how=CLASSES)[0], run(fedavg(), blobs(), net(), how=CLASSES)[0])
     later = [run(method, blobs(), net(), rounds=3, how=CLASSES)[0] for method in (scaffold(), fedavg())]
-    differ(*later)
+    assert_differ(*later)
 
 
 def test_scaffold_with_momentum_keeps_variates_the_size_of_gradients():
@@ -93,7 +93,7 @@ def test_fedrep_keeps_heads_at_home():
     models, snapshot = run(fedrep(), blobs(), net(), rounds=2, how=CLASSES)
     assert snapshot.message["w"].shape == (1, layout.body.size)
     assert torch.equal(models[0, : layout.body.size], models[1, : layout.body.size])
-    differ(models[0, layout.body.size :], models[1, layout.body.size :])
+    assert_differ(models[0, layout.body.size :], models[1, layout.body.size :])
 
 
 def test_ditto_settles_between_its_data_and_the_global_model():
@@ -106,12 +106,12 @@ def test_ditto_settles_between_its_data_and_the_global_model():
 
 def test_ditto_untied_is_local_and_the_tie_matters():
     alone = run(local(), blobs(), net(), rounds=3, how=CLASSES)[0]
-    same(run(ditto(pull=0.0), blobs(), net(), rounds=3, how=CLASSES)[0], alone)
-    differ(run(ditto(), blobs(), net(), rounds=3, how=CLASSES)[0], alone)
+    assert_same(run(ditto(pull=0.0), blobs(), net(), rounds=3, how=CLASSES)[0], alone)
+    assert_differ(run(ditto(), blobs(), net(), rounds=3, how=CLASSES)[0], alone)
 
 
 def test_dittos_global_model_is_fedavgs():
-    same(
+    assert_same(
         run(ditto(), blobs(), net(), rounds=3, how=CLASSES)[1].message["w"],
         run(fedavg(), blobs(), net(), rounds=3, how=CLASSES)[1].message["w"],
     )
@@ -121,7 +121,7 @@ def test_fine_tuning_starts_from_what_the_method_deploys_and_changes_nothing_els
     how = training(lr=0.5, steps=None, epochs=1, batch_size=10)
     models, snapshot = run(ft(fedavg(), epochs=3), quadratic(CENTRES), START, how=how)
     w = snapshot.message["w"]
-    same(w, run(fedavg(), quadratic(CENTRES), START, how=how)[1].message["w"])
+    assert_same(w, run(fedavg(), quadratic(CENTRES), START, how=how)[1].message["w"])
     torch.testing.assert_close(models, CENTRES + 0.5**3 * (w - CENTRES))
 
 
