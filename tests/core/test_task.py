@@ -1,11 +1,13 @@
 """Local training against arithmetic done by hand, and the fast path against the plain one."""
 
+from itertools import islice
+
 import pytest
 import torch
 from torch import nn
 
 from fairlead.core import Federation, Layout, Network, Split, Task, Training
-from fairlead.core.batches import schedule
+from fairlead.core.batches import orders, schedule
 
 
 class Point(nn.Module):
@@ -120,6 +122,12 @@ def test_every_sample_is_seen_once_an_epoch_whatever_the_neighbours_size() -> No
         own = torch.zeros(11)
         own[int(data.starts[k]) : int(data.starts[k + 1])] = 2
         assert torch.equal(seen[k], own)
+
+
+def test_a_lone_sample_gets_company_and_nothing_is_lost() -> None:
+    (batches,) = islice(orders(9, 4, seed=0, round=1, client=0, pairs=True), 1)
+    assert [(row >= 0).sum() for row in batches] == [4, 3, 2]
+    assert sorted(batches[batches >= 0].tolist()) == list(range(9))
 
 
 def test_a_nan_client_does_not_reach_its_neighbours() -> None:

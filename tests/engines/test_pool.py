@@ -49,8 +49,16 @@ def test_a_failure_inside_names_client_and_round_and_keeps_its_cause() -> None:
 
 def test_a_batch_of_one_is_refused_before_batch_norm_meets_it() -> None:
     module = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
-    with pytest.raises(InputError, match="client 1 with 9 samples ends in a batch of one at batch_size 4"):
-        engine("loop").start(module, Layout(module), federation(), Training(batch_size=4), 0)
+    with pytest.raises(InputError, match="client 1 with 9 samples ends in a batch of one at batch_size 2"):
+        engine("loop").start(module, Layout(module), federation(), Training(batch_size=2), 0)
+
+
+def test_a_lone_last_sample_finds_a_partner_under_batch_norm() -> None:
+    module = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+    layout = Layout(module)
+    with engine("loop").start(module, layout, federation(), Training(batch_size=4), 0) as pool:
+        models, _ = pool.map(lambda s, m, t: ({"u": t.descend(layout.read(module))}, {}), torch.arange(4), 1, {}, {})
+    assert models["u"].isfinite().all()
 
 
 def test_auto_says_what_it_picked_and_avoids_what_cannot_run(caplog: pytest.LogCaptureFixture) -> None:

@@ -40,14 +40,20 @@ class Batch:
         return table.flatten(0, 1)[first + self.y]
 
 
-def orders(size: int, batch_size: int, seed: int, round: int, client: int) -> Iterator[Index]:
-    """Epoch after epoch, the client's samples in a fresh order, a batch per row; -1 fills up the last one."""
+def orders(size: int, batch_size: int, seed: int, round: int, client: int, pairs: bool = False) -> Iterator[Index]:
+    """Epoch after epoch, the client's samples in a fresh order, a batch per row; -1 fills up the last one.
+
+    With `pairs`, for layers that cannot learn from one sample, a last batch of one takes another from the one before.
+    """
     rng = stream(seed, "batches", round, client)
     steps = -(-size // batch_size)
     while True:
         order = np.full(steps * batch_size, -1)
         order[:size] = rng.permutation(size)
-        yield order.reshape(steps, batch_size)
+        batches = order.reshape(steps, batch_size)
+        if pairs and steps > 1 and batch_size > 2 and size % batch_size == 1:
+            batches[-1, 1], batches[-2, -1] = batches[-2, -1], -1
+        yield batches
 
 
 def schedule(
@@ -61,18 +67,19 @@ def schedule(
     seed: int,
     round: int,
     keyed: bool = True,
+    pairs: bool = False,
 ) -> Iterator[Batch]:
     """The batches of all clients in `ids`, step by step: `steps` of them, or else `epochs` whole passes.
 
     Nothing is dropped or counted twice: a short batch is padded with weight zero, and a client that has fewer steps
     than its neighbours turns inactive. `start` skips that many epochs, for a second solver that wants other orders.
-    Without `keyed`, for models that drop nothing, every key is zero.
+    Without `keyed`, for models that drop nothing, every key is zero; `pairs` is for models that need two samples.
     """
     queues: list[Index] = []
     for k in ids:
         size = int(split.starts[k + 1]) - int(split.starts[k])
         wanted = -(-steps // max(-(-size // batch_size), 1)) if steps else epochs
-        passes = islice(orders(size, batch_size, seed, round, k), start, start + wanted)
+        passes = islice(orders(size, batch_size, seed, round, k, pairs), start, start + wanted)
         queues.append(np.concatenate([np.empty((0, batch_size), dtype=np.int64), *passes])[:steps])
     longest = max(map(len, queues), default=0)
     positions = np.full((longest, len(ids), batch_size), -1)  # (T, C, B) among the client's own samples

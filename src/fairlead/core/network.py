@@ -73,6 +73,11 @@ class Network:
         """Whether batches need keys to draw from."""
         return bool(self._dropouts)
 
+    @property
+    def pairs(self) -> bool:
+        """Whether a batch needs two samples, to have a spread."""
+        return any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in self.module.modules())
+
     def check_stackable(self) -> None:
         """Refuse what many rows at once would get wrong."""
         for name, m in self.module.named_modules():

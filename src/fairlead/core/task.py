@@ -124,6 +124,7 @@ class Task:
             seed=self.seed,
             round=self.round,
             keyed=self._network.drops,
+            pairs=self._network.pairs,
         )
 
     def grad(

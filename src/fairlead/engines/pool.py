@@ -83,7 +83,9 @@ def engine(name: str) -> Engine:
 def check_batches(module: nn.Module, federation: Federation, training: Training) -> None:
     """Refuse a batch of one sample where a layer needs two, before the round in which it would come."""
     layer = next((n for n, m in module.named_modules() if isinstance(m, nn.BatchNorm1d)), None)
-    alone = (federation.train.sizes % training.batch_size == 1).nonzero()
+    sizes, b = federation.train.sizes, training.batch_size
+    # A lone last sample takes a partner from the batch before, where there is one that can spare it.
+    alone = ((sizes == 1) | (sizes % b == 1) & (b <= 2) | (b == 1)).nonzero()
     if layer is not None and len(alone):
         k = int(alone[0])
         count = int(federation.train.sizes[k])
