@@ -99,6 +99,20 @@ def test_bad_input_leaves_no_folder(tmp_path: Path) -> None:
         assert not out.exists()
 
 
+def test_an_engine_that_cannot_run_the_model_refuses_before_the_folder(tmp_path: Path) -> None:
+    def normed(shape: tuple[int, ...], classes: int) -> torch.nn.Module:
+        return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, classes), torch.nn.BatchNorm1d(classes))
+
+    with pytest.raises(fairlead.EngineError, match="use --engine threads or loop"):
+        fairlead.compare(
+            ["fedavg"],
+            out=tmp_path / "o",
+            model=normed,
+            **({k: v for k, v in SMALL.items() if k != "model"} | {"engine": "vectorised"}),
+        )
+    assert not (tmp_path / "o").exists()
+
+
 def test_the_deployed_model_scores_what_the_summary_says() -> None:
     result = fairlead.compare(["fedrep"], **SMALL)
     job = result.jobs["fedrep", 0]

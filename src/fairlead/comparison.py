@@ -179,7 +179,9 @@ def _module(experiment: Experiment, factory: Factory | None, federation: Federat
 
 def _engine(experiment: Experiment, module: nn.Module, federation: Federation) -> Engine:
     if experiment.engine != "auto":
-        return engine(experiment.engine)
+        chosen = engine(experiment.engine)
+        with chosen.start(module, Layout(module), federation, experiment.training, seed=0):
+            return chosen  # an engine that cannot run the model has refused by now
     p, n = experiment.participation, federation.clients
     return choose(module, federation, experiment.training, max(1, int(p * n) if p <= 1 else int(p)))
 
