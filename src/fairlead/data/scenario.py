@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -15,6 +14,7 @@ import torch
 from numpy.typing import ArrayLike
 
 from fairlead.core.errors import InputError, nearest, require
+from fairlead.core.seeds import stream
 from fairlead.core.types import Federation, Split
 from fairlead.data import partition
 from fairlead.data.partition import Index
@@ -141,13 +141,13 @@ class Scenario:
         first, second = np.flatnonzero(~test_part), np.flatnonzero(test_part)
         labels = source.y.numpy()
         learn = self._split(labels[first], need[:, :2].sum(1), seed)
-        rng = _stream(seed, "test pool")
+        rng = stream(seed, "test pool")
         test = partition.like(labels[second], learn, labels[first], rng, minimum=need[:, 2])
         return [[first[a], second[b]] for a, b in zip(learn, test, strict=True)]
 
     def _split(self, labels: Index, need: Index, seed: int) -> list[Index]:
         """Divide one pool as `split` says, so that client k gets at least need[k] samples."""
-        rng, clients = _stream(seed, "split"), len(need)
+        rng, clients = stream(seed, "split"), len(need)
         if self.split == "dirichlet":
             return partition.dirichlet(labels, clients, rng, beta=self.beta, minimum=need)
         if self.split == "pathological":
@@ -174,7 +174,7 @@ class Scenario:
 
     def _cut(self, owned: list[list[Index]], seed: int) -> list[list[Index]]:
         """Each client's pools, shuffled and cut into train, validation and test."""
-        rng = _stream(seed, "cut")
+        rng = stream(seed, "cut")
         need = np.broadcast_to(self._need(), (len(owned), 3)) if self.clients is None else self._need()
         cut: list[list[Index]] = [[], [], []]
         for client, pools in enumerate(owned):
@@ -232,11 +232,6 @@ def describe(federation: Federation) -> list[dict[str, Any]]:
         }
         for client in range(federation.clients)
     ]
-
-
-def _stream(seed: int, purpose: str) -> np.random.Generator:
-    """A stream of random numbers of its own for each purpose, so that changing one choice leaves the others alone."""
-    return np.random.default_rng([seed, zlib.crc32(purpose.encode())])
 
 
 def _shares(n: int, fractions: list[float]) -> Index:
