@@ -28,9 +28,9 @@ from benchmarks.workloads import (
     reference_evaluation,
 )
 from fairlead.core import Cohort, Named, Server, Task
+from fairlead.core.machine import cores
 from fairlead.data import partition
 from fairlead.engines import ENGINES, choose
-from fairlead.engines.pool import cores
 from fairlead.federate import assemble, federate
 from fairlead.methods import METHODS
 from fairlead.methods.fedfomo import mixture

@@ -26,6 +26,7 @@ class States:
         self.first = first
         self.touched = torch.zeros(clients, dtype=torch.bool)
         self._rows: Named = {}
+        self._own = True  # whether the rows are this object's alone
 
     def get(self, ids: Tensor) -> Named:
         """The states of these clients, (C, ...); one row while nobody has a state of its own."""
@@ -44,8 +45,10 @@ class States:
         if not states:
             return
         if len(ids) == self.clients:
-            self._rows = states
+            self._rows, self._own = states, False
         else:
+            if not self._own:  # a server may hold the same rows
+                self._rows, self._own = {n: x.clone() for n, x in self._rows.items()}, True
             for n, x in states.items():
                 if n not in self._rows:
                     self._rows[n] = x.new_empty(self.clients, *x.shape[1:])

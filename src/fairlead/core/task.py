@@ -157,7 +157,8 @@ class Task:
         weight_decay: float | None = None,
         only: Part | None = None,
         extra: Callable[[Tensor], Tensor] | None = None,
-        towards: tuple[Tensor, Tensor] | None = None,
+        tie: tuple[Tensor, Tensor | float] | None = None,
+        towards: tuple[Tensor, Tensor | float] | None = None,
         grad: Callable[[Tensor, Batch], Tensor] | None = None,
         loss: Loss | None = None,
         given: Named | None = None,
@@ -165,10 +166,10 @@ class Task:
         """Local SGD from `rows` over each client's batches, (C, D).
 
         What is not given comes from the run's `Training`. `only` moves a part and leaves the rest; `extra(u)` is
-        added to the gradient at u; `towards` = (v, strength) draws u to v by lr * strength a step, with a strength per
-        client (C, 1), outside momentum; `grad(u, batch)` takes the gradient's place. Momentum starts from zero at every
-        call. Rows with a leading axis, (M, C, D), are M models per client trained together, step by step; then `grad`
-        gives the gradients of all of them.
+        added to the gradient at u, and so is that of strength / 2 * ‖u - v‖² for `tie` = (v, strength), with one
+        strength or one per client (C, 1); `towards` = (v, strength) draws u to v by as much, outside momentum;
+        `grad(u, batch)` takes the gradient's place. Momentum starts from zero at every call. Rows with a leading axis,
+        (M, C, D), are M models per client trained together, step by step; then `grad` gives the gradients of all.
         """
         lr = self.lr if lr is None else lr
         momentum = self.training.momentum if momentum is None else momentum
@@ -177,12 +178,17 @@ class Task:
         u = rows.expand(*rows.shape[:-2], len(self), -1).clone(memory_format=torch.contiguous_format)
         buffer = None if grad else torch.zeros_like(u)
         velocity: Tensor | None = None
+        if tie is not None and not momentum:
+            tie, towards = None, tie  # the same step, in one pass over the rows
         for batch in self.batches(epochs=epochs, steps=steps, batch_size=batch_size, start=start):
             g = grad(u, batch) if grad else self.grad(u, batch, only=only, loss=loss, given=given, out=buffer)
             g = g[..., moving]
             mine = buffer is not None  # then g may change in place: the next step writes it anew
             if extra is not None:
                 g = _plus(g, extra(u)[..., moving], mine)
+            if tie is not None:
+                v, strength = tie
+                g = _plus(g, (u - v)[..., moving].mul_(strength), mine)
             if weight_decay:
                 g = g.add(u[..., moving], alpha=weight_decay)
             if momentum:
@@ -192,8 +198,8 @@ class Task:
                 g = g * batch.active
             if towards is not None:
                 v, strength = towards
-                share = lr * strength * (1 if batch.active is None else batch.active)
-                nearer = u[..., moving].lerp_(v[..., moving], share.to(u))
+                share = lr * strength if batch.active is None else lr * strength * batch.active
+                nearer = u[..., moving].lerp_(v[..., moving], share)
                 if not isinstance(moving, slice):
                     u[..., moving] = nearer
             if isinstance(moving, slice):
@@ -227,10 +233,12 @@ class Task:
                 f"client {self.ids[int(sizes.argmin())]} has no {split} samples, which this method needs; "
                 "give the scenario a share for them, e.g. --fractions 0.6,0.2,0.2"
             )
-        if len(self) == 1:
-            x, y = data.client(self.ids[0])
-            return x[None], y[None], torch.ones(1, len(y), dtype=torch.bool)
-        position = torch.arange(int(sizes.max()))
+        n, last = int(sizes.max()), self.ids[-1]
+        if int(sizes.min()) == n and self.ids == list(range(self.ids[0], last + 1)):  # they lie together: no copy
+            mine = slice(int(data.starts[self.ids[0]]), int(data.starts[last + 1]))
+            x, y = (z[mine].reshape(len(self), n, *z.shape[1:]) for z in (data.x, data.y))
+            return x, y, torch.ones(len(self), n, dtype=torch.bool)
+        position = torch.arange(n)
         real = position < sizes
         (batch,) = gather(data, self.ids, position.where(real, -1)[None], torch.zeros(1, len(self), dtype=torch.int64))
         return batch.x, batch.y, real

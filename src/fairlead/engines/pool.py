@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import pairwise
 from types import TracebackType
 
 import torch
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from fairlead.core.errors import EngineError, FairleadError, InputError, nearest
 from fairlead.core.layout import Layout
+from fairlead.core.machine import cores
 from fairlead.core.network import Network
 from fairlead.core.states import take
 from fairlead.core.task import Task, Training
@@ -27,11 +28,6 @@ LIKE_SIZED = 1.5
 # Models stacked together, in bytes: more would fall out of the processor's cache between one layer and the next.
 STACK_BYTES = 16 * 2**20
 MOST_STACKED = 256  # clients, however small their models: their samples take memory too
-
-
-def cores() -> int:
-    """The cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @dataclass(frozen=True)
@@ -56,8 +52,13 @@ class Engine:
         chunks: list[list[int]] = []
         for group in groups:
             # Every worker gets as many shares of every group, so that none waits for the heaviest.
-            shares = self.workers * -(-len(group) // (self.workers * most))
-            chunks += [group[i::shares] for i in range(min(shares, len(group)))]
+            shares = min(len(group), self.workers * -(-len(group) // (self.workers * most)))
+            if int(sizes[group[0]]) == int(sizes[group[-1]]):
+                # Neighbours, where all are alike: their rows and samples lie together and need no copy.
+                ends = [len(group) * i // shares for i in range(shares + 1)]
+                chunks += [group[a:b] for a, b in pairwise(ends)]
+            else:
+                chunks += [group[i::shares] for i in range(shares)]
         return chunks
 
     def start(self, module: nn.Module, layout: Layout, federation: Federation, training: Training, seed: int) -> Pool:
@@ -124,7 +125,7 @@ class Pool:
         def run(chunk: list[int]) -> tuple[Named, Named]:
             if not hasattr(self._local, "network"):
                 self._local.network = Network(self._module, self._layout)
-            position = torch.tensor(chunk)
+            position = among(chunk)
             task = Task(
                 self._local.network,
                 self._federation,
@@ -146,7 +147,9 @@ class Pool:
                 raise EngineError(f"{reason}; the model or the method failed on this client's data") from error
 
         results = list(self._threads.map(run, chunks))
-        return _assemble([r[0] for r in results], chunks), _assemble([r[1] for r in results], chunks)
+        made: dict[tuple[int, ...], Tensor] = {}
+        states, replies = (_assemble([r[i] for r in results], chunks, made) for i in (0, 1))
+        return states, replies
 
     def __enter__(self) -> Pool:
         return self
@@ -157,10 +160,24 @@ class Pool:
         self._threads.shutdown(wait=True, cancel_futures=True)
 
 
-def _assemble(results: list[Named], chunks: list[list[int]]) -> Named:
-    """The chunks' rows as one, in the cohort's order; a shared row is written out, a copy for each of its clients."""
-    whole = {n: x.new_empty(sum(map(len, chunks)), *x.shape[1:]) for n, x in results[0].items()}
-    for result, chunk in zip(results, chunks, strict=True):
-        for n, x in result.items():
-            whole[n][chunk] = x
+def among(chunk: list[int]) -> slice | Tensor:
+    """The chunk as an index: a slice, which copies nothing, where its positions follow one another."""
+    first, last = chunk[0], chunk[-1]
+    return slice(first, last + 1) if chunk == list(range(first, last + 1)) else torch.tensor(chunk)
+
+
+def _assemble(results: list[Named], chunks: list[list[int]], made: dict[tuple[int, ...], Tensor]) -> Named:
+    """The chunks' rows as one, in the cohort's order; a shared row is written out, a copy for each of its clients.
+
+    `made` remembers what was put together: a model that a client both keeps and sends is one tensor.
+    """
+    whole: Named = {}
+    for n, first in results[0].items():
+        parts = [result[n] for result in results]
+        key = tuple(map(id, parts))
+        if key not in made:
+            made[key] = first.new_empty(sum(map(len, chunks)), *first.shape[1:])
+            for part, chunk in zip(parts, chunks, strict=True):
+                made[key][among(chunk)] = part
+        whole[n] = made[key]
     return whole

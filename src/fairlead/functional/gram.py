@@ -1,4 +1,4 @@
-"""Two passes over the rows, whatever their length: the Gram matrix in, one combination of rows out."""
+"""Passes over rows of any length, on all cores: the Gram matrix in, combinations of rows out."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fairlead.core.errors import InputError, require
+from fairlead.core.machine import by_columns
 
 Array = NDArray[np.float64]
-BLOCK = 1 << 21  # numbers in float64 at a time: sixteen megabytes, so neither pass copies the rows
+BLOCK = 1 << 20  # numbers in float64 at a time and thread: eight megabytes, so no pass copies the rows
 
 
 def check_rows(caller: str, rows: Tensor) -> None:
@@ -38,10 +39,15 @@ def gram(rows: Tensor) -> Array:
     >>> gram(torch.tensor([[1.0, 2.0], [0.0, 3.0]])).tolist()
     [[5.0, 6.0], [6.0, 9.0]]
     """
-    total = torch.zeros(len(rows), len(rows), dtype=torch.float64, device=rows.device)
-    for _, block in _blocks(rows):
-        total.addmm_(block, block.T)
-    return np.asarray(total.cpu().numpy())
+
+    def products(columns: slice) -> Tensor:
+        total = torch.zeros(len(rows), len(rows), dtype=torch.float64, device=rows.device)
+        for _, block in _blocks(rows[:, columns]):
+            total.addmm_(block, block.T)
+        return total
+
+    first, *rest = by_columns(products, rows.shape[1])
+    return np.asarray(sum(rest, first).cpu().numpy())
 
 
 def combine(coefficients: Array, rows: Tensor) -> Tensor:
@@ -52,9 +58,26 @@ def combine(coefficients: Array, rows: Tensor) -> Tensor:
     """
     out = torch.empty(rows.shape[1], dtype=rows.dtype, device=rows.device)
     weights = torch.from_numpy(coefficients).to(rows.device)
-    for columns, block in _blocks(rows):
-        out[columns] = (weights @ block).to(rows.dtype)
+
+    def write(columns: slice) -> None:
+        part = out[columns]
+        for some, block in _blocks(rows[:, columns]):
+            part[some] = (weights @ block).to(rows.dtype)
+
+    by_columns(write, rows.shape[1])
     return out
+
+
+def mix(weights: Tensor, rows: Tensor) -> Tensor:
+    """As many combinations of the rows as `weights` (k, m) has rows of its own, (k, d), in the rows' own dtype.
+
+    >>> mix(torch.tensor([[0.5, 0.5]]), torch.tensor([[1.0, 2.0], [0.0, 3.0]])).tolist()
+    [[0.5, 2.5]]
+    """
+    flat, w = rows.flatten(1), weights.to(rows)
+    out = flat.new_empty(len(w), flat.shape[1])
+    by_columns(lambda columns: torch.mm(w, flat[:, columns], out=out[:, columns]), flat.shape[1])
+    return out.view(len(w), *rows.shape[1:])
 
 
 def _blocks(rows: Tensor) -> Iterator[tuple[slice, Tensor]]:

@@ -32,16 +32,18 @@ def apfl(*, alpha: float = 0.5, alpha_lr: float | None = None) -> Method:
     def client(state: Named, message: Named, task: Task) -> tuple[Named, Named]:
         a = adapted(state, message, task)
         buffers = task.layout.trainable
+        start = torch.stack([rows.expand(len(task), -1) for rows in (state["v"], message["w"])])
+        g = torch.zeros_like(start)
 
         def gradients(u: Tensor, batch: Batch) -> Tensor:
             v, w = u
             v_bar = mixture(v, w, a, task.layout)
-            g = a * task.grad(v_bar, batch)
+            task.grad(v_bar, batch, out=g[0]).mul_(a)
+            task.grad(w, batch, out=g[1])
             v[:, buffers:] = v_bar[:, buffers:]
-            return torch.stack([g, task.grad(w, batch)])
+            return g
 
-        start = [rows.expand(len(task), -1) for rows in (state["v"], message["w"])]
-        v, w = task.descend(torch.stack(start), grad=gradients)
+        v, w = task.descend(start, grad=gradients)
         return {"v": v, "alpha": a}, {"w": w - message["w"]}
 
     def adapted(state: Named, message: Named, task: Task) -> Tensor:

@@ -25,12 +25,8 @@ def ditto(*, pull: float = 1.0) -> Method:
 
     def client(state: Named, message: Named, task: Task) -> tuple[Named, Named]:
         w, v = message["w"], state["v"]
-
-        def tie(u: Tensor) -> Tensor:
-            return (u - w).mul_(pull)
-
         w_k = task.descend(w)
-        v_k = task.descend(v, extra=tie)
+        v_k = task.descend(v, tie=(w, pull))
         return {"v": v_k}, {"w": w_k - w}
 
     def personal(state: Named, message: Named, task: Task) -> Tensor:

@@ -32,12 +32,7 @@ def fedamp(*, alpha: float = 1.0, pull: float = 1.0, sigma: float = 1.0) -> Meth
         return {"theta": params}, {"theta": params}
 
     def client(state: Named, message: Named, task: Task) -> tuple[Named, Named]:
-        u = message["theta"]
-
-        def tie(w: Tensor) -> Tensor:
-            return (w - u).mul_(pull / alpha)
-
-        w = task.descend(state["theta"], extra=tie)
+        w = task.descend(state["theta"], tie=(message["theta"], pull / alpha))
         return {"theta": w}, {"theta": w}
 
     def personal(state: Named, message: Named, task: Task) -> Tensor:

@@ -70,11 +70,8 @@ def fedora(
         theta, theta_hat = state["theta"], message["theta"]
         gain = task.loss(theta) - task.loss(theta_hat)
         lam = torch.where(gain < 0, 0.0, (gain / 2).exp()) if released else 2 * gain.clamp(min=1e-8)
-
-        def tie(u: Tensor) -> Tensor:
-            return (u - theta_hat).mul_(lam)
-
-        theta = task.descend(theta, towards=(theta_hat, lam)) if released else task.descend(theta, extra=tie)
+        near = (theta_hat, lam)
+        theta = task.descend(theta, towards=near) if released else task.descend(theta, tie=near)
         return {"theta": theta}, {"theta": theta}
 
     def personal(state: Named, message: Named, task: Task) -> Tensor:

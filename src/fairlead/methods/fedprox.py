@@ -8,8 +8,6 @@ Cost: as FedAvg.
 Differs from the paper: clients take part by the run's rule, and every client does its full local work.
 """
 
-from torch import Tensor
-
 from fairlead.core import Method, Named, Task, require
 from fairlead.methods.fedavg import fedavg
 
@@ -20,11 +18,7 @@ def fedprox(*, mu: float = 0.1) -> Method:
 
     def client(state: Named, message: Named, task: Task) -> tuple[Named, Named]:
         w = message["w"]
-
-        def tie(u: Tensor) -> Tensor:
-            return mu * (u - w)
-
-        w_k = task.descend(w, extra=tie)
+        w_k = task.descend(w, tie=(w, mu))
         return {}, {"w": w_k - w}
 
     return fedavg()._replace(client=client)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from fairlead.core.types import Cohort, Named, Server
+from fairlead.functional.gram import mix
 
 
 def mixing(weights: Callable[[Tensor, Tensor], Tensor], *, name: str = "theta") -> Server:
@@ -19,7 +20,7 @@ def mixing(weights: Callable[[Tensor, Tensor], Tensor], *, name: str = "theta") 
 
     def init(message: Named, hello: Named, clients: int) -> tuple[Named, Named]:
         first = message[name]
-        theta = first.expand(clients, *first.shape[1:]).clone()
+        theta = first.expand(clients, *first.shape[1:])
         return {name: theta, "present": torch.zeros(clients, 1, dtype=torch.bool)}, message
 
     def update(state: Named, rows: Named, cohort: Cohort) -> tuple[Named, Named]:
@@ -29,7 +30,7 @@ def mixing(weights: Callable[[Tensor, Tensor], Tensor], *, name: str = "theta") 
         present = state["present"].index_fill(0, cohort.ids, True)
         ids = present[:, 0].nonzero()[:, 0]
         models = theta if len(ids) == len(theta) else theta[ids]
-        mixed = weights(models, ids).to(models) @ models
+        mixed = mix(weights(models, ids), models)
         if len(ids) < len(theta):
             mixed = models.mean(0, keepdim=True).repeat(len(theta), 1).index_copy(0, ids, mixed)
         return state | {name: theta, "present": present}, {name: mixed}

@@ -10,6 +10,7 @@ from torch import Tensor
 from fairlead.core.errors import require
 from fairlead.core.types import Cohort, Named, Server
 from fairlead.functional import spread_matrix
+from fairlead.functional.gram import mix
 
 
 def propagation(
@@ -45,7 +46,7 @@ def propagation(
             "one row and one column per client",
         )
         state = {
-            name: first.expand(clients, *first.shape[1:]).clone(),
+            name: first.expand(clients, *first.shape[1:]),
             "similarity": alike,
             "present": torch.zeros(clients, 1, dtype=torch.bool),
             "spread": torch.eye(clients, dtype=first.dtype),
@@ -61,7 +62,7 @@ def propagation(
         if not torch.equal(present, state["present"]):
             W = state["similarity"] if edges is None else edges(state["similarity"], present)
             spread = spread_among(W, present, a).to(theta)
-        return state | {name: theta, "present": present, "spread": spread}, {name: spread @ theta}
+        return state | {name: theta, "present": present, "spread": spread}, {name: mix(spread, theta)}
 
     return Server(init, update)
 
