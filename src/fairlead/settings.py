@@ -35,7 +35,7 @@ def protocol_of(name: str | None) -> dict[str, Any]:
         return PROTOCOLS["default"] | PROTOCOLS["digits"]
     if name.endswith(("-dirichlet", "-pathological")):
         return PROTOCOLS["default"] | PROTOCOLS["confree"]
-    colour = {"model": "cnn"} if name in ("cifar10-labels", "gtsrb-rotated") else {}
+    colour = {"model": "lenet"} if name in ("cifar10-labels", "gtsrb-rotated") else {}
     return PROTOCOLS["default"] | PROTOCOLS["fedora"] | colour
 
 
@@ -57,17 +57,19 @@ class Settings(BaseModel):
     data_dir: Path | None = Field(None, description="Folder that holds data sets as parquet folders.")
     label: str | None = Field(None, description="Label column of a table.")
     column: str | None = Field(None, description="Column that names the owner of a sample, for --split column.")
-    split: str | None = Field(None, description="iid, dirichlet, pathological, quantity or column.")
+    split: str | None = Field(None, description="iid, dirichlet, pathological, consecutive, quantity or column.")
     clients: int | None = Field(None, description="Number of clients.")
     beta: float | None = Field(None, description="Dirichlet concentration; small is skewed.")
-    classes_per_client: int | None = Field(None, description="Classes a client sees, for --split pathological.")
+    classes_per_client: int | None = Field(
+        None, description="Classes a client sees, for --split pathological or consecutive."
+    )
     skew: float | None = Field(None, description="How unequal sizes are, for --split quantity.")
     samples: Counts | None = Field(None, description="Train,validation,test samples of every client, e.g. 128,64,277.")
     fractions: Triple | None = Field(None, description="Train,validation,test shares, e.g. 0.6,0.2,0.2.")
     shift: str | None = Field(None, description="none or rotation.")
     angle: float | None = Field(None, description="Degrees between neighbouring clients, for --shift rotation.")
     pool: str | None = Field(None, description="all: mix the published parts; train: keep the published test part.")
-    model: str | None = Field(None, description="auto, logistic, mlp or cnn.")
+    model: str | None = Field(None, description="auto, logistic, mlp, lenet or cnn.")
     rounds: int | None = Field(None, description="Rounds of training.")
     participation: float | None = Field(None, description="Share of clients in a round, or a count above 1.")
     unseen: float | None = Field(None, description="Share of clients held out and scored as newcomers.")

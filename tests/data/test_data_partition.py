@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairlead.core.errors import DataError, InputError
-from fairlead.data import by_column, dirichlet, from_flwr, iid, like, pathological, quantity
+from fairlead.data import by_column, consecutive, dirichlet, from_flwr, iid, like, pathological, quantity
 
 
 def rng(seed=0):
@@ -74,6 +74,12 @@ def test_pathological_is_balanced():
     labels = np.repeat(np.arange(10), 600)
     sizes = [len(part) for part in pathological(labels, 20, rng(), k=2)]
     assert sizes == [300] * 20
+
+
+def test_consecutive_deals_classes_in_turn():
+    labels = rng().permutation(np.repeat(np.arange(5), 40))
+    held = [np.unique(labels[part]).tolist() for part in consecutive(labels, 5, rng(), k=2)]
+    assert held == [[0, 1], [2, 3], [0, 4], [1, 2], [3, 4]]
 
 
 def test_minimum_is_met_from_the_largest():
@@ -143,6 +149,8 @@ def test_like_follows_the_first_pool():
         (lambda: pathological([0, 1, 0, 1], 2, rng(), k=3), "k must be 1 to 2"),
         (lambda: pathological([0, 1, 1, 1], 2, rng(), k=2), "samples for only 3"),
         (lambda: pathological([0] * 9 + [1], 2, rng(), k=1, minimum=3), "needs 3"),
+        (lambda: consecutive([0, 1], 2, rng(), k=3), "k must be 1 to 2"),
+        (lambda: consecutive([0] * 9 + [1], 2, rng(), k=1, minimum=3), "client 1 gets 1 samples .* needs 3"),
     ],
 )
 def test_impossible_requests(call, reason):

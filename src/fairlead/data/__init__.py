@@ -4,7 +4,7 @@ from fairlead.data import scenario
 federation = scenario("rotated-digits", clients=6).build(seed=0)
 """
 
-from fairlead.data.partition import by_column, dirichlet, from_flwr, iid, like, pathological, quantity
+from fairlead.data.partition import by_column, consecutive, dirichlet, from_flwr, iid, like, pathological, quantity
 from fairlead.data.presets import ABOUT, PRESETS, scenario
 from fairlead.data.scenario import Scenario, describe
 from fairlead.data.shift import rotate
@@ -17,6 +17,7 @@ __all__ = [
     "Scenario",
     "Source",
     "by_column",
+    "consecutive",
     "describe",
     "dirichlet",
     "from_flwr",

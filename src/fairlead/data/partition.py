@@ -86,15 +86,23 @@ def pathological(labels: ArrayLike, clients: int, rng: Rng, *, k: int, minimum: 
         chosen = np.lexsort((rng.random(len(left)), -left))[:k]
         shares[chosen, client] = 1
         left[chosen] -= 1
-    owner = _deal(y, shares, rng)
-    sizes = np.bincount(owner[owner >= 0], minlength=clients)
-    short = np.flatnonzero(sizes < floor)
-    if len(short):
-        raise InputError(
-            f"pathological: client {short[0]} gets {sizes[short[0]]} samples from its {k} classes and needs "
-            f"{floor[short[0]]}; lower clients or the samples per client, or raise the classes per client"
-        )
-    return _collect(owner, clients, floor, rng)
+    return _by_class("pathological", _deal(y, shares, rng), clients, floor)
+
+
+def consecutive(labels: ArrayLike, clients: int, rng: Rng, *, k: int, minimum: ArrayLike = 1) -> list[Index]:
+    """Label skew: classes are dealt in turn, k to a client, so that clients a whole turn apart hold the same ones.
+
+    >>> [sorted(set(part % 4)) for part in consecutive([0, 1, 2, 3] * 9, 4, np.random.default_rng(0), k=2)]
+    [[0, 1], [2, 3], [0, 1], [2, 3]]
+    """
+    y = np.asarray(labels)
+    floor = _check(len(y), clients, minimum)
+    names, y = np.unique(y, return_inverse=True)
+    require(1 <= k <= len(names), f"consecutive: k must be 1 to {len(names)}, the classes in the data, got {k}")
+    shares = np.zeros((len(names), clients))
+    places = np.arange(clients * k)
+    shares[places % len(names), places // k] = 1
+    return _by_class("consecutive", _deal(y, shares, rng), clients, floor)
 
 
 def by_column(values: ArrayLike, clients: int | None = None, *, minimum: ArrayLike = 1) -> list[Index]:
@@ -231,6 +239,18 @@ def _group(owner: Index, clients: int) -> list[Index]:
     order = np.argsort(owner, kind="stable")
     starts = np.searchsorted(owner[order], np.arange(clients + 1))
     return [order[a:b] for a, b in pairwise(starts)]
+
+
+def _by_class(caller: str, owner: Index, clients: int, floor: Index) -> list[Index]:
+    """Group by owner; who has too few cannot be topped up, since others' samples are of other classes."""
+    parts = _group(owner, clients)
+    for client, part in enumerate(parts):
+        if len(part) < floor[client]:
+            raise InputError(
+                f"{caller}: client {client} gets {len(part)} samples from its classes and needs {floor[client]}; "
+                "lower clients or the samples per client, or raise the classes per client"
+            )
+    return parts
 
 
 def _collect(owner: Index, clients: int, floor: Index, rng: Rng) -> list[Index]:

@@ -49,8 +49,8 @@ _ALL: dict[str, tuple[str, Scenario]] = {
         _rotated("gtsrb", samples=(256, 64, 128)),
     ),
     "cifar10-labels": (
-        "CIFAR-10 with label shift in the style of FEDORA: 10 clients, 2 classes each, few samples",
-        Scenario(data="cifar10", split="pathological", clients=10, classes_per_client=2, samples=_FEDORA),
+        "CIFAR-10 with label shift as in FEDORA: 10 clients, 2 classes and 20 train samples each",
+        Scenario(data="cifar10", split="consecutive", clients=10, samples=(20, 100, 1000), pool="train"),
     ),
     "cifar10-dirichlet": ("CIFAR-10 as in ConFREE: 20 clients, Dirichlet(0.1)", _dirichlet("cifar10")),
     "cifar10-pathological": ("CIFAR-10: 20 clients, 2 classes each", _pathological("cifar10", 2)),

@@ -22,7 +22,7 @@ from fairlead.data.shift import SHIFTS
 from fairlead.data.source import PARTS, Source
 from fairlead.data.sources import load
 
-SPLITS = ("iid", "dirichlet", "pathological", "quantity", "column")
+SPLITS = ("iid", "dirichlet", "pathological", "consecutive", "quantity", "column")
 POOLS = ("all", "train")
 
 
@@ -44,7 +44,7 @@ class Scenario:
     split: str = "iid"
     clients: int | None = 12  # None only with split "column": one client per value
     beta: float = 0.1  # for "dirichlet": the smaller, the fewer classes a client sees
-    classes_per_client: int = 2  # for "pathological"
+    classes_per_client: int = 2  # for "pathological" and "consecutive"
     skew: float = 1.0  # for "quantity": 0 gives equal sizes
     samples: tuple[int, int, int] | None = None  # exact train, validation and test counts of every client, or None
     fractions: tuple[float, float, float] = (0.5, 0.2, 0.3)  # used when `samples` is None; they sum to one
@@ -152,6 +152,8 @@ class Scenario:
             return partition.dirichlet(labels, clients, rng, beta=self.beta, minimum=need)
         if self.split == "pathological":
             return partition.pathological(labels, clients, rng, k=self.classes_per_client, minimum=need)
+        if self.split == "consecutive":
+            return partition.consecutive(labels, clients, rng, k=self.classes_per_client, minimum=need)
         if self.samples is not None:
             sizes = need.astype(float)
         else:

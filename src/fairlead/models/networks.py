@@ -21,28 +21,45 @@ def mlp(shape: tuple[int, ...], classes: int) -> nn.Module:
     )
 
 
-def cnn(shape: tuple[int, ...], classes: int) -> nn.Module:
-    """The 4-layer network of the ConFREE tables: two 5x5 convolutions (32 and 64 maps), 512 units, the classes."""
-    require(len(shape) == 3, f"model cnn needs images (channels, height, width), got samples of shape {shape}; use mlp")
-    channels, *sides = shape
-    require(min(sides) >= 16, f"model cnn needs images of 16x16 or more, got {sides[0]}x{sides[1]}; use mlp")
-    height, width = (((side - 4) // 2 - 4) // 2 for side in sides)
-    # Pooling before ReLU gives the same values and rectifies a quarter of them.
+def lenet(shape: tuple[int, ...], classes: int) -> nn.Module:
+    """FEDORA's network for colour images: two 5x5 convolutions (16 and 32 maps), 120 and 84 units, the classes."""
+    features, convolutions = _convolutions("lenet", shape, 16, 32)
     return nn.Sequential(
-        nn.Conv2d(channels, 32, 5),
-        nn.MaxPool2d(2),
+        *convolutions,
+        nn.Linear(features, 120),
         nn.ReLU(),
-        nn.Conv2d(32, 64, 5),
-        nn.MaxPool2d(2),
+        nn.Linear(120, 84),
         nn.ReLU(),
-        nn.Flatten(),
-        nn.Linear(64 * height * width, 512),
-        nn.ReLU(),
-        nn.Linear(512, classes),
+        nn.Linear(84, classes),
     )
 
 
-MODELS: dict[str, Callable[[tuple[int, ...], int], nn.Module]] = {"logistic": logistic, "mlp": mlp, "cnn": cnn}
+def cnn(shape: tuple[int, ...], classes: int) -> nn.Module:
+    """The 4-layer network of the ConFREE tables: two 5x5 convolutions (32 and 64 maps), 512 units, the classes."""
+    features, convolutions = _convolutions("cnn", shape, 32, 64)
+    return nn.Sequential(*convolutions, nn.Linear(features, 512), nn.ReLU(), nn.Linear(512, classes))
+
+
+def _convolutions(model: str, shape: tuple[int, ...], first: int, second: int) -> tuple[int, list[nn.Module]]:
+    """Two 5x5 convolutions, each pooled; the numbers they give of a sample, and the layers up to there."""
+    require(
+        len(shape) == 3, f"model {model} needs images (channels, height, width), got samples of shape {shape}; use mlp"
+    )
+    channels, *sides = shape
+    require(min(sides) >= 16, f"model {model} needs images of 16x16 or more, got {sides[0]}x{sides[1]}; use mlp")
+    height, width = (((side - 4) // 2 - 4) // 2 for side in sides)
+    # Pooling before ReLU gives the same values and rectifies a quarter of them.
+    layers = [nn.Conv2d(channels, first, 5), nn.MaxPool2d(2), nn.ReLU()]
+    layers += [nn.Conv2d(first, second, 5), nn.MaxPool2d(2), nn.ReLU(), nn.Flatten()]
+    return second * height * width, layers
+
+
+MODELS: dict[str, Callable[[tuple[int, ...], int], nn.Module]] = {
+    "logistic": logistic,
+    "mlp": mlp,
+    "lenet": lenet,
+    "cnn": cnn,
+}
 
 
 def build(name: str, shape: tuple[int, ...], classes: int, seed: int) -> nn.Module:
