@@ -165,7 +165,9 @@ def reproduce_command(
     data_dir: Annotated[Path | None, typer.Option(help="Folder that holds data sets.", metavar="DIR")] = None,
     out: Annotated[Path, typer.Option(help="Folder for cells and tables.", metavar="DIR")] = Path("runs/reproduce"),
     seeds: Annotated[str | None, typer.Option(help="How many seeds to repeat with.", metavar="N")] = None,
-    only: Annotated[list[str] | None, typer.Option(help="Rows or columns that contain this.", metavar="TEXT")] = None,
+    only: Annotated[
+        list[str] | None, typer.Option(help="Rows or columns that contain this, or are called =this.", metavar="TEXT")
+    ] = None,
     list_names: Annotated[bool, typer.Option("--list", help="List the names.")] = False,
 ) -> None:
     """Run a published table or figure again, beside the paper's numbers."""

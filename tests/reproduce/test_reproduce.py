@@ -280,6 +280,7 @@ def test_only_leaves_rows_and_columns_out():
     assert [len(claim.pairs) for claim in one.claims] == [1, 1]
     with pytest.raises(InputError, match="--only 'Mars'"):
         narrowed(one, ["Mars"])
+    assert narrowed(one, ["=fedrep", "=FedRep + ConFREE"]).rows == ["FedRep", "FedRep + ConFREE"]
 
 
 def test_bad_names_are_answered_with_the_nearest():

@@ -143,14 +143,14 @@ class Study:
 def narrowed(study: Study, only: Sequence[str]) -> Study:
     """The study with fewer rows or groups of columns: those that contain one of the texts.
 
-    A text that occurs in the name of a group chooses groups, one that occurs in a row's name chooses rows. Claims are
-    cut to what is left.
+    A text that occurs in the name of a group chooses groups, one that occurs in a row's name chooses rows; after an
+    equals sign it must be the whole name. Claims are cut to what is left.
     """
     groups: set[str] = set()
     rows: set[str] = set()
     for text in only:
-        in_groups = {g for g in study.groups if text.lower() in g.lower()}
-        in_rows = {r for r in study.rows if text.lower() in r.lower()}
+        in_groups = {g for g in study.groups if _names(text, g)}
+        in_rows = {r for r in study.rows if _names(text, r)}
         if not in_groups and not in_rows:
             names = [*study.groups, *study.rows]
             raise InputError(f"--only '{text}': {study.name} has no such row or column; {nearest(text, names)}")
@@ -164,6 +164,11 @@ def narrowed(study: Study, only: Sequence[str]) -> Study:
         for claim in study.claims
     ]
     return replace(study, columns=columns, entries=entries, claims=tuple(claim for claim in kept if claim.pairs))
+
+
+def _names(text: str, name: str) -> bool:
+    text, name = text.lower(), name.lower()
+    return text[1:] == name if text.startswith("=") else text in name
 
 
 def above(text: str, row: str, others: list[str], columns: list[str], slack: float = 0.0) -> Claim:
