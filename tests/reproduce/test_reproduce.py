@@ -4,7 +4,9 @@ import json
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from fairlead.catalogue import parse
@@ -23,6 +25,7 @@ NAMES = [
     "fedora-efficiency",
     "fedora-gtsrb",
     "fedora-yearbook",
+    "fedora-released",
     "confree-table1",
     "confree-table2",
     "confree-table3",
@@ -316,3 +319,24 @@ def test_real_data_fill_a_column_and_the_rest_says_why(real_data, tmp_path):
     assert result.verdicts == [], "two rounds are not enough to judge a claim"
     result = reproduce("fedora-yearbook", budget="quick", data_dir=real_data, out=tmp_path, only=["LOCAL"])
     assert "no yearbook/train-*.parquet" in str(result.numbers["LOCAL", "Yearbook Acc"].why)
+
+
+def test_samples_of_the_released_loader(real_data, tmp_path):
+    """Client k gets the k-th stretch of numpy's old shuffle, turned by 10k degrees."""
+    from fairlead.data import load as read
+    from fairlead.data import rotate
+    from fairlead.reproduce.released import dealt
+
+    federation = dealt("mnist", str(real_data), seed=42)
+    np.random.seed(42)  # noqa: NPY002 - the generator whose order is at stake
+    order = np.arange(60_000)
+    np.random.shuffle(order)  # noqa: NPY002
+    source = read("mnist", real_data)
+    x, y = federation.train.client(2)
+    assert torch.equal(y, source.y[order[256:384]])
+    assert torch.equal(x, rotate(source.raw[order[256:384]] / 255, 20.0))
+    assert torch.equal(federation.validation.client(1)[1], source.y[order[50_064:50_128]])
+    assert federation.test.sizes.tolist() == [277] * 36
+    result = reproduce("fedora-released", budget="quick", data_dir=real_data, out=tmp_path, only=["=Rotated MNIST"])
+    assert 0.05 < result.numbers["Rotated MNIST", "FEDORA Acc"].mean < 0.9
+    assert result.verdicts == [], "two rounds are not enough to judge a claim"

@@ -127,7 +127,8 @@ class Workshop:
         if isinstance(cell, Computed):
             path = self.folder / "computed" / f"{cell.key}-seed{seed}.json"
             if not path.exists():
-                write_json(path, cell.compute(**cell.settings, seed=seed))
+                where = {"data_dir": self.data_dir} if cell.needs_data else {}
+                write_json(path, cell.compute(**cell.settings, seed=seed, **where))
             return dict(read_json(path))
         folder = self.folder / f"{cell.key}-seed{seed}"
         experiment = experiment_of(cell, self.data_dir)

@@ -102,9 +102,9 @@ ATTRIBUTION = (
     "code comes down at usual update sizes. A gain that they share is not due to conflicts."
 )
 SETTING = (
-    f"c = {C:g} for every host, where the paper searches for the best c. Standard budget: LeNet in place of the network "
-    "with four times its work; 40 rounds of 10 batches with 200 train and 100 test samples per client, on Flowers-102 20 "
-    "rounds of 5 batches with all its samples, at a step size of 0.02, in place of 500 rounds of an epoch at 0.005. "
+    f"c = {C:g} for every host, where the paper searches for the best c. Standard budget: LeNet, a quarter of the "
+    "network's work; 40 rounds of 10 batches with 200 train and 100 test samples per client, on Flowers-102 20 rounds "
+    "of 5 batches with all its samples, at a step size of 0.02, in place of 500 rounds of an epoch at 0.005. "
     "These are models in the middle of their training, for which a longer step is worth more than at the end."
 )
 
@@ -125,9 +125,9 @@ def settings(scenario: str, budget: Budget, **changes: Any) -> dict[str, Any]:
     """A column's settings: the published protocol at full budget, fewer rounds and batches below."""
     plan: dict[str, Any] = {"scenario": scenario, "evaluate_every": 10, "rounds": 500} | changes
     if budget == "standard":
-        few = scenario.startswith("flowers102-")
+        flowers = scenario.startswith("flowers102-")
         plan |= {"model": "lenet", "lr": 0.02, "evaluate_every": 20}
-        plan |= {"rounds": 20, "steps": 5} if few else {"rounds": 40, "steps": 10, "samples": (200, 0, 100)}
+        plan |= {"rounds": 20, "steps": 5} if flowers else {"rounds": 40, "steps": 10, "samples": (200, 0, 100)}
     if budget == "quick":
         # A small network: with the real one, writing a checkpoint takes longer than training.
         few = 4 if plan.get("clients", 20) == 20 else 6

@@ -57,6 +57,7 @@ class Computed:
     name: str
     compute: Callable[..., Result] = field(compare=False)  # called with the settings and `seed`
     settings: Mapping[str, Any] = field(default_factory=dict)
+    needs_data: bool = False  # then it is called with `data_dir` too
 
     @property
     def key(self) -> str:
@@ -128,8 +129,8 @@ class Study:
 
     @property
     def trained(self) -> bool:
-        """Whether any number comes from a training run."""
-        return any(isinstance(entry.cell, Cell) for entry in self.entries.values())
+        """Whether any number comes from training on a data set."""
+        return any(isinstance(e.cell, Cell) or e.cell.needs_data for e in self.entries.values())
 
     @property
     def groups(self) -> dict[str, list[Column]]:
