@@ -29,6 +29,7 @@ COLUMNS = (
     "by processor time",
     "memory/updates",
     "memory/models",
+    "megabytes",
     "before, ms",
     "after, ms",
 )
@@ -110,7 +111,7 @@ def number(value: float | str | None, name: str) -> str:
         return str(value)
     if name in ("of GEMM", "over gradients", "by processor time"):
         return f"{value:.0%}"
-    return f"{value:,.0f}" if name == "samples/s" else f"{value:.2f}"
+    return f"{value:,.0f}" if name in ("samples/s", "megabytes") else f"{value:.2f}"
 
 
 def merged(path: Path, fresh: dict[str, Any]) -> dict[str, Any]:

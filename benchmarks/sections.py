@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,11 +32,12 @@ from benchmarks.workloads import (
 from fairlead.core import Cohort, Named, Server, Task
 from fairlead.core.machine import cores
 from fairlead.data import partition
-from fairlead.engines import ENGINES, choose
+from fairlead.engines import ENGINES, choose, engine
 from fairlead.federate import assemble, federate
 from fairlead.methods import METHODS
 from fairlead.methods.fedfomo import mixture
 from fairlead.servers import confree, propagation
+from fairlead.statefiles import StateFiles
 
 PARAMETERS = 878_538  # of the CNN
 
@@ -294,13 +297,10 @@ def partitioning(options: Options) -> Iterator[Row]:
 
 def memory(options: Options) -> Iterator[Row]:
     """Peak memory of local training on W1 above what was there before, in units of the cohort's models."""
-    for engine in ENGINES:
-        # A process each: memory that an earlier case gave back to the allocator would hide what this one needs.
-        code = f"from benchmarks.sections import memory_of; print(*memory_of({engine!r}, {options.quick}))"
-        found = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
-        extra, models, seconds = map(float, found.split())
+    for name in ENGINES:
+        extra, models, seconds = in_a_process(f"memory_of({name!r}, {options.quick})")
         more: dict[str, float | str | None] = {"megabytes": extra / 2**20, "memory/models": extra / models}
-        yield Row("memory", f"w1 {engine}", seconds, models / max(extra, 1), "the cohort's models", more)
+        yield Row("memory", f"w1 {name}", seconds, models / max(extra, 1), "the cohort's models", more)
 
 
 def memory_of(engine: str, small: bool) -> tuple[int, int, float]:
@@ -312,6 +312,60 @@ def memory_of(engine: str, small: bool) -> tuple[int, int, float]:
         began = time.perf_counter()
         extra = peak_bytes(descent(pool, w))
         return extra or 0, w.clients * w.layout.size * 4, time.perf_counter() - began
+
+
+COHORT = 100  # clients that take part in a round of a large federation
+
+
+def many(options: Options) -> Iterator[Row]:
+    """Rounds of 100 among more and more clients, their personal models on disk; then 100,000 of a small model, scored.
+
+    Ratios are to the same round among the fewest clients: 1 is a cost that does not grow with who sits it out.
+    """
+    sizes = (200, 1_000) if options.quick else (1_000, 10_000)
+    first = None
+    for clients in sizes:
+        seconds, extra, kept = in_a_process(f"many_of({clients})")
+        first = first or seconds
+        more: dict[str, float | str | None] = {"megabytes": extra / 2**20, "memory/models": extra / kept}
+        yield Row("many", f"{clients:,} clients, MLP", seconds, first / seconds, "fewest clients", more)
+    clients = 2_000 if options.quick else 100_000
+    seconds, extra, kept = in_a_process(f"many_of({clients}, small=True)")
+    more = {"megabytes": extra / 2**20}
+    yield Row("many", f"{clients:,} clients, small, scored", seconds, 1.0, "10 rounds and all scores", more)
+
+
+def many_of(clients: int, small: bool = False) -> tuple[float, int, int]:
+    """Seconds of a round (of ten and scoring everybody, if `small`), peak bytes above the data, bytes of a cohort."""
+    w = replace(WORKLOADS["w2"], clients=clients, samples=4, held_out=1, epochs=1)
+    w = replace(w, shape=(20,), make=lambda: nn.Linear(20, CLASSES)) if small else w
+    _ = w.federation
+    rounds = 10
+    with tempfile.TemporaryDirectory() as folder:
+        happening = federate(
+            METHODS["ditto"](),
+            w.federation,
+            w.module,
+            w.training,
+            rounds=rounds if small else 10**6,
+            engine=engine("threads+vectorised"),
+            participation=COHORT,
+            evaluate_every=10**6,
+            store=lambda n, state: StateFiles(n, state, Path(folder)),
+        )
+        seconds: list[float] = []
+        began = time.perf_counter()
+        extra = peak_bytes(lambda: seconds.extend(next(happening)[0].seconds for _ in range(rounds)))
+        whole = time.perf_counter() - began
+        happening.close()
+    return whole if small else float(np.median(seconds)), extra or 0, COHORT * w.layout.size * 4
+
+
+def in_a_process(call: str) -> list[float]:
+    """What a function of this module returns, in a process of its own: memory that others gave back would hide its."""
+    code = f"from benchmarks.sections import *; print(*{call})"
+    found = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    return [float(x) for x in found.split()]
 
 
 def growth(options: Options) -> Iterator[Row]:
@@ -373,6 +427,7 @@ SECTIONS: dict[str, Callable[[Options], Iterator[Row]]] = {
     "startup": startup,
     "partition": partitioning,
     "memory": memory,
+    "many": many,
     "growth": growth,
     "pieces": inside,
 }

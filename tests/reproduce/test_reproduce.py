@@ -21,6 +21,7 @@ NAMES = [
     "fedora-balanced",
     "fedora-imbalanced",
     "fedora-negative-transfer",
+    "fedora-tuning",
     "fedora-communication",
     "fedora-efficiency",
     "fedora-gtsrb",

@@ -195,6 +195,9 @@ def _read(folder: Path, experiment: Experiment) -> Result:
     tested = [r for r in records if r["split"] == "test"]
     rounds = sorted({r["round"] for r in tested})
     result["curve"] = [[t, _mean(tested, t, "personal")] for t in rounds]
+    chosen = [r for r in records if r["split"] == "validation" and r["round"] == result["round"]["round"]]
+    if chosen:
+        result["validation"] = _mean(chosen, result["round"]["round"], "personal")
     shared = [r for r in tested if r["model"] == "global" and r["round"] == result["round"]["round"]]
     if experiment.evaluate_global and shared:
         result["global"] = [r["accuracy"] for r in sorted(shared, key=lambda r: r["client"])]
@@ -221,12 +224,15 @@ def measure(name: str, result: Result, alone: Result) -> float:
 
     accuracy, r_accuracy, ptr, low5, top5 ...   as in `fairlead.metrics.summarise`; `global.` before them for the
                                                 server's model
+    validation                                  mean accuracy on validation samples, for tables that choose
     client.K, gain.K                            accuracy of client K, and its gain relative to training alone
     megabytes, seconds                          per round, of all clients together
     anything else                               the value of that name which a function computed
     """
     if "values" in result:
         return float(result["values"][name])
+    if name == "validation":
+        return float(result["validation"])
     kind, _, rest = name.partition(".")
     if kind == "client":
         return float(result["accuracy"][int(rest)])
