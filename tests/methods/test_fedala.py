@@ -8,7 +8,7 @@ from helpers import CLASSES, Sum, blobs, net, quadratic, run, training
 
 from fairlead.core import InputError, Layout, Network, Task
 from fairlead.methods import fedala, fedavg, local
-from fairlead.methods.fedala import mix, sampled, upper
+from fairlead.methods.fedala import sampled, upper
 
 FEDERATION = blobs()
 
@@ -45,8 +45,14 @@ def test_shares_of_one_take_the_global_model_and_shares_of_zero_keep_the_own_lay
     layout = Layout(net())
     theta, w = torch.randn(2, layout.size), torch.randn(1, layout.size)
     part, ones = upper(layout, 2), torch.ones(2, upper(layout, 2).size)
-    assert torch.equal(mix(theta, w, ones, part), w.expand(2, -1))
-    kept = mix(theta, w, 0 * ones, part)
+    data = task(FEDERATION, net(), [0, 1], CLASSES)
+
+    def deployed(weights):
+        state = {"theta": theta, "weights": weights, "rounds": torch.full((2, 1), 2.0)}
+        return fedala(rate=0, layers=2).personal(state, {"w": w}, data)
+
+    assert torch.equal(deployed(ones), w.expand(2, -1))
+    kept = deployed(0 * ones)
     assert torch.equal(kept[:, part.columns], theta[:, part.columns])
     lower = layout.cut(2)[0].columns
     assert torch.equal(kept[:, lower], w[:, lower].expand(2, -1))

@@ -60,24 +60,31 @@ def fedala(
         part = upper(task.layout, layers)
         w, rounds = message["w"], state["rounds"].expand(len(task), 1)
         # A newcomer's own model is the initial one, and not worth a share.
-        theta = torch.where(rounds > 0, state["theta"], w)
-        towards = (w - theta)[:, part.columns]
+        own = torch.where(rounds > 0, state["theta"], w)[:, part.columns]
+        theirs = w[:, part.columns]
         weights = state["weights"].expand(len(task), -1)
+        mixed = w.expand(len(task), -1).clone()
+        buffer = torch.zeros_like(mixed)
+
+        def mix(weights: Tensor) -> Tensor:
+            mixed[:, part.columns] = torch.lerp(own, theirs, weights)
+            return mixed
+
         learning = (rounds > 0) & (rate > 0)
         losses: list[Tensor] = []
         for i in range(passes):
             if not bool(learning.any()):
                 break
             for batch in sampled(task, share, start=task.training.epochs + i):
-                g = task.grad(mix(theta, w, weights, part), batch, only=part)[:, part.columns] * towards
+                g = task.grad(mix(weights), batch, only=part, out=buffer)[:, part.columns] * (theirs - own)
                 active = learning if batch.active is None else learning * batch.active
                 weights = (weights - rate * active * g).clamp(0, 1)
             learning = learning & (rounds == 1)
             if bool(learning.any()):
-                losses.append(task.loss(mix(theta, w, weights, part), "train"))
+                losses.append(task.loss(mix(weights), "train"))
             if len(losses) >= window:
                 learning = learning & (torch.stack(losses[-window:]).std(0) >= threshold)
-        return weights, mix(theta, w, weights, part)
+        return weights, mix(weights)
 
     return Method(init, client, personal, server=averaging, average=mean())
 
@@ -87,13 +94,6 @@ def upper(layout: Layout, layers: int) -> Part:
     count = len(layout.layers)
     require(layers <= count, f"fedala: layers must be at most the model's {count}, got {layers}")
     return layout.rest() if layers == count else layout.cut(layers)[1]
-
-
-def mix(theta: Tensor, w: Tensor, weights: Tensor, part: Part) -> Tensor:
-    """Θ̂: the global model, but in the upper layers only the shares `weights` of it."""
-    mixed = w.expand_as(theta).clone()
-    mixed[:, part.columns] = torch.lerp(theta[:, part.columns], w[:, part.columns], weights)
-    return mixed
 
 
 def sampled(task: Task, share: float, start: int) -> list[Batch]:
