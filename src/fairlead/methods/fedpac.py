@@ -159,9 +159,9 @@ def combine(h: Tensor, variance: Tensor) -> Tensor:
     [0.5, 0.5, 0.0]
     """
     m = len(h)
-    gram = (h.double() @ h.double().T).numpy()
-    values, vectors = np.linalg.eigh(gram)
-    points = vectors * np.sqrt(values.clip(0))  # the h_j, in the m coordinates of the space they span
+    # By torch: numpy's threads would go on spinning on the cores that the next round needs.
+    values, vectors = torch.linalg.eigh(h.double() @ h.double().T)
+    points = (vectors * values.clamp(min=0).sqrt()).numpy()  # the h_j, in the m coordinates of the space they span
     deviations = np.sqrt(variance.double().numpy().clip(0))
     alpha = np.empty((m, m))
     for i in range(m):
