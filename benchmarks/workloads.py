@@ -1,7 +1,7 @@
 """What is trained, and the plain PyTorch loop it is measured against.
 
 W1  the 4-layer CNN (878,538 parameters), 20 clients x 500 samples shaped like CIFAR-10, batch 10, 1 epoch
-W2  MLP 784-128-128-10, 36 clients x 128 samples shaped like MNIST, batch 64, 5 epochs
+W2  MLP 784-128-128-10, 36 clients x 128 samples shaped like MNIST, batch 64, 5 epochs; 64 validation samples each
 W3  the same MLP, 20 clients x 500 samples, batch 10, 1 epoch
 """
 
@@ -88,7 +88,7 @@ class Workload:
 
 WORKLOADS = {
     "w1": Workload("w1", "cnn", (3, 32, 32), clients=20, samples=500, batch_size=10, epochs=1),
-    "w2": Workload("w2", "mlp", (1, 28, 28), clients=36, samples=128, batch_size=64, epochs=5),
+    "w2": Workload("w2", "mlp", (1, 28, 28), clients=36, samples=128, batch_size=64, epochs=5, held_out=64),
     "w3": Workload("w3", "mlp", (1, 28, 28), clients=20, samples=500, batch_size=10, epochs=1),
 }
 
