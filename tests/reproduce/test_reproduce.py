@@ -326,7 +326,7 @@ def test_samples_of_the_released_loader(real_data, tmp_path):
     """Client k gets the k-th stretch of numpy's old shuffle, turned by 10k degrees."""
     from fairlead.data import load as read
     from fairlead.data import rotate
-    from fairlead.reproduce.released import dealt
+    from fairlead.reproduce.fedora_released import dealt
 
     federation = dealt("mnist", str(real_data), seed=42)
     np.random.seed(42)  # noqa: NPY002 - the generator whose order is at stake

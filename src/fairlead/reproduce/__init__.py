@@ -12,7 +12,7 @@ from pathlib import Path
 
 from fairlead.checkpoint import atomically, write_json
 from fairlead.core import InputError, nearest, require
-from fairlead.reproduce import confree, fedora, fedres, plgu, released
+from fairlead.reproduce import confree, fedora, fedora_costs, fedora_released, fedres, plgu
 from fairlead.reproduce import table as tables
 from fairlead.reproduce.cells import Found, Progress, collect, table_of
 from fairlead.reproduce.study import BUDGETS, Budget, Study, narrowed
@@ -21,7 +21,8 @@ from fairlead.runs import versions
 
 STUDIES: dict[str, Callable[[Budget], Study]] = {
     **fedora.STUDIES,
-    **released.STUDIES,
+    **fedora_costs.STUDIES,
+    **fedora_released.STUDIES,
     **confree.STUDIES,
     **fedres.STUDIES,
     **plgu.STUDIES,
