@@ -21,6 +21,7 @@ from fairlead.functional import (
     subspace_similarity,
     trimmed_mean,
 )
+from fairlead.functional.gram import combine, gram, mix
 
 SEEDS = st.integers(0, 2**32 - 1)
 SHARES = st.sampled_from([0.0, 0.3, 0.8, 0.99])
@@ -157,3 +158,17 @@ def test_a_client_that_is_right_on_nothing_alone():
 def test_transfer_refuses_unequal_lists():
     with pytest.raises(InputError, match="relative_accuracy: expected one accuracy per client"):
         relative_accuracy([0.5], [0.5, 0.5])
+
+
+@pytest.mark.parametrize("cores", [1, 3])
+def test_products_on_all_cores_are_those_of_one_with_the_same_bits(monkeypatch, cores):
+    rows = torch.randn(5, 100_003, generator=torch.Generator().manual_seed(0))
+    weights = torch.rand(4, 5, generator=torch.Generator().manual_seed(1))
+    usual = gram(rows), mix(weights, rows), combine(np.arange(5.0), rows)
+    monkeypatch.setattr("fairlead.core.machine.cores", lambda: cores)
+    for a, b in zip(usual, (gram(rows), mix(weights, rows), combine(np.arange(5.0), rows)), strict=True):
+        assert np.array_equal(np.asarray(a), np.asarray(b))
+    exact = rows.double()
+    np.testing.assert_allclose(usual[0], (exact @ exact.T).numpy(), rtol=1e-12)
+    torch.testing.assert_close(usual[1], weights @ rows)
+    torch.testing.assert_close(usual[2].double(), torch.arange(5.0, dtype=torch.float64) @ exact, rtol=1e-6, atol=1e-6)

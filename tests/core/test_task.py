@@ -82,6 +82,28 @@ def test_extra_passes_through_momentum_and_towards_does_not() -> None:
     torch.testing.assert_close(task.descend(still, grad=none, towards=(v, torch.ones(1, 1))), v * (1 - 0.9**3))
 
 
+@pytest.mark.parametrize("momentum", [0.0, 0.5])
+@pytest.mark.parametrize("strength", [0.7, torch.tensor([[0.0], [0.7], [2.0]])])
+@pytest.mark.parametrize("sizes", [[4, 4, 4], [5, 2, 9]])
+def test_a_tie_is_the_gradient_of_half_a_square(sizes: list[int], strength: object, momentum: float) -> None:
+    task = bowl(sizes, lr=0.1, epochs=3, batch_size=3, momentum=momentum, weight_decay=0.01)
+    start, v = torch.randn(3, 2), torch.randn(3, 2)
+    expected = task.descend(start, extra=lambda u: (u - v) * strength)
+    torch.testing.assert_close(task.descend(start, tie=(v, strength)), expected)  # type: ignore[arg-type]
+
+
+def test_neighbours_of_one_size_are_evaluated_without_a_copy() -> None:
+    task = bowl([4, 4, 4])
+    _, y, real = task.whole("train")
+    assert y.data_ptr() == next(iter(task.data()))[1].data_ptr()
+    assert y.shape == (3, 4, 2)
+    assert bool(real.all())
+    apart = bowl([4, 3, 4])
+    _, y, real = apart.whole("train")
+    assert real.sum(1).tolist() == [4, 3, 4]
+    torch.testing.assert_close(y[1, :3], list(apart.data())[1][1])
+
+
 @pytest.mark.parametrize("sizes", [[4], [5, 2, 9]])
 def test_towards_without_momentum_is_a_term_in_the_gradient(sizes: list[int]) -> None:
     task = bowl(sizes, lr=0.1, epochs=3, batch_size=2)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from fairlead.core import EngineError, Federation, InputError, Layout, Split, Training
+from fairlead.core import EngineError, Federation, InputError, Layout, Named, Split, States, Task, Training
 from fairlead.engines import Engine, choose, engine
 
 
@@ -37,6 +37,34 @@ def test_plans_cover_everybody_once_and_stack_only_like_sizes() -> None:
         assert sorted(i for chunk in plan for i in chunk) == list(range(6))
     for chunk in Engine("x", 2, stacked=True).plan(sizes):
         assert int(sizes[chunk].max()) <= 1.5 * int(sizes[chunk].min())
+
+
+def test_like_clients_are_neighbours_and_their_rows_are_not_copied() -> None:
+    assert Engine("x", 2, stacked=True).plan(torch.full((5,), 8)) == [[0, 1], [2, 3, 4]]
+    module = nn.Linear(3, 2)
+    rows = {"w": torch.randn(4, 8)}
+    seen: list[int] = []
+
+    def work(state: Named, message: Named, task: Task) -> tuple[Named, Named]:
+        seen.append(state["w"].data_ptr())
+        kept = state["w"] + 1
+        return {"w": kept}, {"w": kept, "half": kept / 2}
+
+    like = federation((8, 8, 8, 8))
+    with Engine("x", 2, stacked=True).start(module, Layout(module), like, Training(), 0) as pool:
+        states, replies = pool.map(work, torch.arange(4), 1, rows, {})
+    assert sorted(seen) == [rows["w"].data_ptr(), rows["w"][2:].data_ptr()]
+    assert states["w"] is replies["w"], "what is kept and sent is put together once"
+    torch.testing.assert_close(replies["half"], (rows["w"] + 1) / 2)
+
+
+def test_states_that_a_server_holds_too_are_not_changed_under_it() -> None:
+    states = States(3, {"u": torch.zeros(1, 2)})
+    whole = torch.arange(6.0).view(3, 2)
+    states.put(torch.arange(3), {"u": whole})
+    states.put(torch.tensor([1]), {"u": torch.full((1, 2), 9.0)})
+    assert whole.tolist() == [[0, 1], [2, 3], [4, 5]]
+    assert states.get(torch.arange(3))["u"].tolist() == [[0, 1], [9, 9], [4, 5]]
 
 
 def test_a_failure_inside_names_client_and_round_and_keeps_its_cause() -> None:
