@@ -15,8 +15,8 @@ def ascent(g: Tensor, rho: float, scale: Tensor | float = 1.0) -> Tensor:
     tensor([[0.3000, 0.4000],
             [0.0000, 0.0000]])
     """
-    norm: Tensor = torch.linalg.vector_norm(g, dim=1, keepdim=True).clamp(min=torch.finfo(g.dtype).tiny)
-    return g / norm * rho * scale
+    norm: Tensor = torch.linalg.vector_norm(g, dim=1, keepdim=True).clamp(min=torch.finfo(g.dtype).tiny ** 0.5)
+    return g * (rho / norm * scale)  # one pass over the rows where the scale is a number
 
 
 def personalization(theta: Tensor, w: Tensor, layout: Layout) -> Tensor:
