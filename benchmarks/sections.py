@@ -218,7 +218,7 @@ def server(options: Options) -> Iterator[Row]:
             extra = peak_bytes(step)
             t = interleaved({"step": step}, 1 if m > 200 else options.repeats, warm=0)["step"]
             size = updates.numel() * updates.element_size()
-            held = sum(x.numel() * x.element_size() for x in state.values()) if greetings is not None else 0
+            held = sum(x.untyped_storage().nbytes() for x in state.values()) if greetings is not None else 0
             more: dict[str, float | str | None] = {
                 "cores": t.busy,
                 # The updates, what the server keeps between rounds, and what the step needs at its worst.

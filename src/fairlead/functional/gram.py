@@ -76,15 +76,27 @@ def mix(weights: Tensor, rows: Tensor) -> Tensor:
     """
     flat, w = rows.flatten(1), weights.to(rows)
     out = flat.new_empty(len(w), flat.shape[1])
-    by_columns(lambda columns: torch.mm(w, flat[:, columns], out=out[:, columns]), flat.shape[1])
+
+    def write(columns: slice) -> None:
+        # Narrow products: with all columns at once, every row is on pages of its own and the processor looks them up.
+        for some in _narrow(columns, len(rows)):
+            torch.mm(w, flat[:, some], out=out[:, some])
+
+    by_columns(write, flat.shape[1])
     return out.view(len(w), *rows.shape[1:])
 
 
 def _blocks(rows: Tensor) -> Iterator[tuple[slice, Tensor]]:
     """Columns and their values in float64, in a buffer that the next block overwrites: fresh pages cost more."""
     m, d = rows.shape
+    buffer = rows.new_empty(m * min(max(BLOCK // m, 256), d), dtype=torch.float64)
+    for columns in _narrow(slice(0, d), m):
+        width = columns.stop - columns.start
+        yield columns, buffer[: m * width].view(m, width).copy_(rows[:, columns])
+
+
+def _narrow(columns: slice, m: int) -> Iterator[slice]:
+    """The columns in stretches of about BLOCK numbers each."""
     width = max(BLOCK // m, 256)
-    buffer = rows.new_empty(m, min(width, d), dtype=torch.float64)
-    for start in range(0, d, width):
-        columns = slice(start, min(start + width, d))
-        yield columns, buffer[:, : columns.stop - start].copy_(rows[:, columns])
+    for start in range(columns.start, columns.stop, width):
+        yield slice(start, min(start + width, columns.stop))
