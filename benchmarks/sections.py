@@ -30,6 +30,7 @@ from benchmarks.workloads import (
     reference_evaluation,
 )
 from fairlead.core import Cohort, Named, Server, Task
+from fairlead.core.task import SplitName
 from fairlead.core.machine import cores
 from fairlead.data import partition
 from fairlead.engines import ENGINES, choose, engine
@@ -125,6 +126,14 @@ PASSES: dict[str, Callable[[Workload], list[dict[str, Any]]]] = {
 }
 
 
+# Evaluations that a method prescribes in each round, beside its gradients.
+LOOKS: dict[str, list[SplitName]] = {
+    "fedpac": ["train", "train"],  # class means of the features, before and after
+    "fedora": ["validation"] * 2,
+    "fedfomo": ["validation"] * 6,
+}
+
+
 def methods(name: str, options: Options) -> Iterator[Row]:
     """A whole round of every method: training, server and all between, without and with evaluation."""
     w = options.workload(name)
@@ -150,15 +159,19 @@ def methods(name: str, options: Options) -> Iterator[Row]:
                 first_search = next(happening)[0].seconds
             cases[method] = lambda h=happening: next(h)
             cases[f"{method}: gradients"] = descent(pool, w, *PASSES[method](w))
+            if method in LOOKS:
+                cases[f"{method}: with looks"] = descent(pool, w, *PASSES[method](w), looks=LOOKS[method])
         for name_of_case in cases.keys() - PASSES.keys():
             cases[name_of_case]()  # as the methods had their first round, so what they are measured against
         timings = interleaved(cases, options.repeats, warm=0)
     ref = timings["reference"]
     for method in PASSES:
         t, own = timings[method], timings[f"{method}: gradients"]
+        looking = timings.get(f"{method}: with looks", own)
         more: dict[str, float | str | None] = {
             "over gradients": 1 / t.times_as_fast_as(own) - 1,
             "by processor time": 1 / t.per_core(own) - 1,
+            "over own passes": 1 / t.times_as_fast_as(looking) - 1,
             "per core": t.per_core(ref),
             "cores": t.busy,
         }

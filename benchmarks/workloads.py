@@ -8,7 +8,7 @@ W3  the same MLP, 20 clients x 500 samples, batch 10, 1 epoch
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -18,6 +18,7 @@ from torch.nn.functional import cross_entropy
 from torch.utils.flop_counter import FlopCounterMode
 
 from fairlead.core import Federation, Layout, Named, Split, Task, Training
+from fairlead.core.task import SplitName
 from fairlead.engines import Pool, engine
 from fairlead.models import build
 
@@ -153,11 +154,18 @@ def published_order(w: Workload) -> nn.Module:
     return nn.Sequential(*layers)
 
 
-def descent(pool: Pool, w: Workload, *passes: dict[str, object]) -> Callable[[], object]:
-    """Local SGD of every client by an engine, and nothing else; `passes` are the keywords of each `descend`."""
+def descent(
+    pool: Pool, w: Workload, *passes: dict[str, object], looks: Sequence[SplitName] = ()
+) -> Callable[[], object]:
+    """Local SGD of every client by an engine, and nothing else; `passes` are the keywords of each `descend`.
+
+    `looks` are splits that the model is evaluated on before.
+    """
 
     def work(state: Named, message: Named, task: Task) -> tuple[Named, Named]:
         u = message["w"]
+        for split in looks:
+            task.loss(u, split)
         for keywords in passes or ({},):
             u = task.descend(u, **keywords)  # type: ignore[arg-type]
         return {}, {"w": u}

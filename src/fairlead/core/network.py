@@ -21,7 +21,8 @@ from fairlead.core.stacked import StackedLinear, stacked
 from fairlead.core.types import Named
 
 Loss = Callable[[nn.Module, Batch, Named], Tensor]  # module under the current parameters, batch, given rows -> ()
-Output = Callable[[nn.Module, Tensor], Tensor]  # module under the current parameters, (B, ...) -> (B, ...)
+# Module under the current parameters, (B, ...) -> (B, ...); each sample by itself, for many clients' may come at once.
+Output = Callable[[nn.Module, Tensor], Tensor]
 
 
 class MeanLoss:
@@ -200,14 +201,14 @@ class Network:
 
     def outputs(self, rows: Tensor, x: Tensor, f: Output | None = None) -> Tensor:
         """What the module, or `f` of it, makes of each client's samples, evaluating, (C, B, ...) -> (C, B, ...)."""
+        f = f or _forward
         with torch.no_grad():
-            if f is None and len(x) > 1 and self._twin is not None:
+            if len(x) > 1 and self._twin is not None:
                 self._bind_twin(self._twin, rows.expand(len(x), -1), (), rows.expand(len(x), -1))
-                everything: Tensor = self._twin.eval()(x.flatten(0, 1))
+                everything = f(self._twin.eval(), x.flatten(0, 1))
                 self._twin.train()
                 self.release()
                 return everything.view(*x.shape[:2], *everything.shape[1:])
-            f = f or _forward
             self.module.eval()
             if len(x) == 1:
                 self._bind(rows[0], None)
