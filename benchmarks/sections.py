@@ -30,8 +30,8 @@ from benchmarks.workloads import (
     reference_evaluation,
 )
 from fairlead.core import Cohort, Named, Server, Task
-from fairlead.core.task import SplitName
 from fairlead.core.machine import cores
+from fairlead.core.task import SplitName
 from fairlead.data import partition
 from fairlead.engines import ENGINES, choose, engine
 from fairlead.federate import assemble, federate
