@@ -74,10 +74,11 @@ def affinity(state: Named, message: Named, task: Task) -> Tensor:
     theta, models, offered = state["theta"], message["models"], message["offered"]
     w = theta.new_zeros(len(task), models.shape[1])
     own = task.loss(theta)
+    # Client by client: the differences of one stay in the cache, those of all would not.
+    pairs = zip(models.expand(len(task), -1, -1), theta.expand(len(task), -1), strict=True)
+    gaps = torch.stack([(others - mine).norm(dim=1) for others, mine in pairs])
     for n in range(models.shape[1]):
-        other = models[:, n]
-        gap = (other - theta).norm(dim=1, keepdim=True)
-        gain = (own - task.loss(other)) / gap
+        gain = (own - task.loss(models[:, n])) / gaps[:, n : n + 1]
         # Not finite where the models are equal, or where the other one's loss overflows here.
         w[:, n : n + 1] = gain.where(offered[:, n : n + 1] & gain.isfinite(), 0)
     return w
