@@ -287,6 +287,17 @@ def test_only_leaves_rows_and_columns_out():
     assert narrowed(one, ["=fedrep", "=FedRep + ConFREE"]).rows == ["FedRep", "FedRep + ConFREE"]
 
 
+def test_gains_are_paired_by_seed():
+    cell = Computed("none", lambda seed: {"values": {}})
+    rows = {("with", "x"): (5.0, 9.0), ("without", "x"): (4.0, 7.0), ("never run", "x"): ()}
+    one = Study(
+        "n", "t", "s", (Column("x", "x", decimals=1),), {key: Entry(cell, "x") for key in rows},
+        gains=(("with", "without"), ("with", "never run")),
+    )  # fmt: skip
+    numbers = {key: Number(None, values) for key, values in rows.items()}
+    assert blocks(one, numbers)[-1].rows == [["with over without", "+1.5 ± 0.7"]]
+
+
 def test_bad_names_are_answered_with_the_nearest():
     with pytest.raises(InputError, match="did you mean 'fedora-communication'"):
         study("fedora-comunication")

@@ -121,6 +121,7 @@ class Study:
     notes: tuple[str, ...] = ()
     seeds: int = 1
     picture: Picture | None = None
+    gains: tuple[tuple[str, str], ...] = ()  # pairs of rows whose difference is shown too
 
     @property
     def rows(self) -> list[str]:

@@ -145,7 +145,27 @@ def blocks(study: Study, numbers: Numbers) -> list[Block]:
             for row in rows
         ]
         found.append(Block(group, head, lines))
-    return found
+    return found + gains(study, numbers)
+
+
+def gains(study: Study, numbers: Numbers) -> list[Block]:
+    """How much one row is above another, seed by seed: a gain's spread is smaller than that of the two rows."""
+    columns = [c for c in study.columns if any((row, c.key) in numbers for row, _ in study.gains)]
+    rows = []
+    for row, base in study.gains:
+        pairs = [(numbers.get((row, c.key)), numbers.get((base, c.key))) for c in columns]
+        if any(a and b and a.ours and b.ours for a, b in pairs):
+            rows.append([f"{row} over {base}", *(_gain(a, b, c) for (a, b), c in zip(pairs, columns, strict=True))])
+    return [Block("Gains, seed by seed", ["", *(c.group or c.title for c in columns)], rows)] if rows else []
+
+
+def _gain(row: Number | None, base: Number | None, column: Column) -> str:
+    if row is None or base is None or not row.ours or not base.ours:
+        return NONE
+    gain = Number(None, tuple(a - b for a, b in zip(row.ours, base.ours, strict=True)))
+    assert gain.mean is not None
+    spread = "" if gain.std is None else f" ± {_text(gain.std, column.decimals)}"
+    return _text(gain.mean, column.decimals, "+") + spread
 
 
 def _cells(number: Number | None, column: Column, columns: list[Column], printed: list[Column]) -> list[str]:
