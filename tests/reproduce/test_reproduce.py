@@ -281,7 +281,7 @@ def test_only_leaves_rows_and_columns_out():
     assert one.rows[0] == "FedRep"
     assert all(row.startswith("FedRep") for row in one.rows)
     assert one.claims[0].text == "ConFREE improves FedRep"
-    assert [len(claim.pairs) for claim in one.claims] == [1, 1]
+    assert [len(claim.pairs) for claim in one.claims] == [1, 1, 1]
     with pytest.raises(InputError, match="--only 'Mars'"):
         narrowed(one, ["Mars"])
     assert narrowed(one, ["=fedrep", "=FedRep + ConFREE"]).rows == ["FedRep", "FedRep + ConFREE"]

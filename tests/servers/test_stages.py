@@ -99,6 +99,15 @@ def test_confree_takes_entries_apart():
     torch.testing.assert_close(out["b"][0], confree_rows(rows[:, 2:], 0.3))
 
 
+def test_confree_length_alone_is_the_mean_made_as_long():
+    rows = torch.randn(4, 6, generator=torch.Generator().manual_seed(0))
+    out = reduced(confree(c=0.3, variant="length"), rows, cohort(1, 1, 1, 97))
+    torch.testing.assert_close(out.norm(), confree_rows(rows, 0.3).norm())
+    torch.testing.assert_close(out[0] / out.norm(), rows.mean(0) / rows.mean(0).norm())
+    opposite = torch.tensor([[1.0, 2.0], [-1.0, -2.0]])
+    assert reduced(confree(variant="length"), opposite, cohort(1, 1)).tolist() == [[0.0, 0.0]]
+
+
 def test_step_moves_the_message_and_keeps_what_nobody_changed():
     message = {"w": torch.tensor([[1.0]]), "c": torch.tensor([[7.0]])}
     server = chain(mean(), step(lr=0.5))
