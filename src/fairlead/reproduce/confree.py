@@ -95,6 +95,7 @@ TABLE3 = numbers("""
 C = 0.5  # where the authors start their search
 GRID = tuple(round(0.1 * i, 1) for i in range(1, 10))
 RATES = (0.3, 0.6)
+USUAL = {"clients": 20, "participation": 1.0, "beta": 0.1}  # of the scenarios with a Dirichlet split
 SEEDS: dict[Budget, int] = {"quick": 1, "standard": 3, "full": 3}
 ATTRIBUTION = (
     "Beside ConFREE stand three servers without any treatment of conflicts: the uniform mean, since ConFREE counts "
@@ -124,7 +125,11 @@ def variants(c: float = C) -> dict[str, tuple[str, dict[str, Any]]]:
 
 
 def settings(scenario: str, budget: Budget, **changes: Any) -> dict[str, Any]:
-    """A column's settings: the published protocol at full budget, fewer rounds and batches below."""
+    """A column's settings: the published protocol at full budget, fewer rounds and batches below.
+
+    A change to what the scenario has anyhow is none, so that tables and figures share their runs.
+    """
+    changes = {k: v for k, v in changes.items() if v != USUAL.get(k)}
     plan: dict[str, Any] = {"scenario": scenario, "evaluate_every": 10, "rounds": 500} | changes
     if budget == "standard":
         flowers = scenario.startswith("flowers102-")
