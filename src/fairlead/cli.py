@@ -168,6 +168,7 @@ def reproduce_command(
     only: Annotated[
         list[str] | None, typer.Option(help="Rows or columns that contain this, or are called =this.", metavar="TEXT")
     ] = None,
+    jobs: Annotated[str, typer.Option(help="Cells to train side by side, on as many cores.", metavar="N")] = "1",
     list_names: Annotated[bool, typer.Option("--list", help="List the names.")] = False,
 ) -> None:
     """Run a published table or figure again, beside the paper's numbers."""
@@ -180,7 +181,14 @@ def reproduce_command(
     count = None if seeds is None else whole("seeds", seeds)
     with Watch(console) as progress:
         result = reproduce(
-            name, budget=budget, data_dir=data_dir, out=out, seeds=count, only=only or (), progress=progress
+            name,
+            budget=budget,
+            data_dir=data_dir,
+            out=out,
+            seeds=count,
+            only=only or (),
+            jobs=whole("jobs", jobs),
+            progress=progress,
         )
     show(console, result)
 

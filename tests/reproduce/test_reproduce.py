@@ -2,6 +2,7 @@
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from fairlead.cli import app
 from fairlead.core import InputError
 from fairlead.reproduce import BUDGETS, STUDIES, cells, confree, fedora, plgu, reproduce, study
 from fairlead.reproduce.cells import Found, Run, Workshop, collect, experiment_of, runs_of
+from fairlead.reproduce.crew import side_by_side
 from fairlead.reproduce.study import Cell, Claim, Column, Computed, Entry, Study, above, narrowed
 from fairlead.reproduce.table import Number, as_csv, blocks, judge, latex, markdown, plain, sentence
 
@@ -236,6 +238,22 @@ def narrowed_to_digits(one):
     return Study("digits", "Digits", "no table", one.columns[:2], entries)
 
 
+def test_cells_side_by_side_leave_what_one_after_another_would(tmp_path, monkeypatch):
+    one = narrowed_to_digits(digits_study())
+    unknown = Entry(Cell("fedavg", {"scenario": "rotated-mnist", "rounds": 1, "data_dir": "nowhere"}), "")
+    alone = collect(one, tmp_path / "alone", data_dir=None, seeds=1)
+    told = []
+    broken = replace(one, entries={**one.entries, ("FedAvg", "nowhere"): unknown})
+    side_by_side(broken, tmp_path / "crew", data_dir=None, seeds=1, jobs=2, progress=lambda *step: told.append(step))
+    assert told[-1][0] == pytest.approx(told[-1][1])
+    monkeypatch.setattr(cells, "train", lambda *_: pytest.fail("a cell that the crew has trained"))
+    together = collect(one, tmp_path / "crew", data_dir=None, seeds=1)
+    assert together.results.keys() == alone.results.keys()
+    for key, result in together.results.items():
+        # Another engine may have been the faster one, and agrees but for rounding.
+        assert result["accuracy"] == pytest.approx(alone.results[key]["accuracy"], abs=0.02)
+
+
 def test_a_stopped_cell_goes_on(tmp_path, monkeypatch):
     cell = Cell("fedavg", {"scenario": "rotated-digits", "clients": 3, "rounds": 3})
     whole = Workshop(tmp_path / "whole", None).result(Run(cell, 0), lambda _: None)
@@ -305,6 +323,8 @@ def test_bad_names_are_answered_with_the_nearest():
         study("fedora-communication", "quik")
     with pytest.raises(InputError, match="seeds must be at least 1"):
         reproduce("fedora-communication", seeds=0)
+    with pytest.raises(InputError, match="jobs must be at least 1"):
+        reproduce("fedora-communication", jobs=0)
 
 
 def test_command_line_lists_and_runs(tmp_path):

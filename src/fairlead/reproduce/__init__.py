@@ -15,6 +15,7 @@ from fairlead.core import InputError, nearest, require
 from fairlead.reproduce import confree, fedora, fedora_costs, fedora_released, fedres, plgu
 from fairlead.reproduce import table as tables
 from fairlead.reproduce.cells import Found, Progress, collect, table_of
+from fairlead.reproduce.crew import side_by_side
 from fairlead.reproduce.study import BUDGETS, Budget, Study, narrowed
 from fairlead.reproduce.table import Number, Verdict
 from fairlead.runs import versions
@@ -67,18 +68,23 @@ def reproduce(
     out: Path | str = "runs/reproduce",
     seeds: int | None = None,
     only: Sequence[str] = (),
+    jobs: int = 1,
     progress: Progress | None = None,
 ) -> Reproduction:
     """Run a published table again and write it to `out`/`name`/`budget`.
 
     `only` leaves rows and columns out: see `narrowed`. The cells are run folders in `out`/cells, shared by all tables:
     those already done are read, one that was stopped goes on. Columns whose data set is not to be had say so, and the
-    others are run.
+    others are run. With `jobs`, so many cells train side by side, each in a process on its share of the cores and with
+    the data in memory of its own; a script that asks for it needs the usual `if __name__ == "__main__"`.
     """
     chosen = narrowed(study(name, budget), only)
     count = chosen.seeds if seeds is None else seeds
     require(count >= 1, f"seeds must be at least 1, got {count}")
     where = None if data_dir is None else str(Path(data_dir).resolve())
+    require(jobs >= 1, f"jobs must be at least 1, got {jobs}")
+    if jobs > 1:
+        side_by_side(chosen, Path(out), data_dir=where, seeds=count, jobs=jobs, progress=progress)
     found = collect(chosen, Path(out), data_dir=where, seeds=count, progress=progress)
     numbers = tables.numbers_of(chosen, table_of(chosen, found, count))
     # After a round or two an ordering says nothing, so that a quick budget judges computed studies alone.

@@ -50,7 +50,7 @@ class Found:
 def collect(study: Study, out: Path, *, data_dir: str | None, seeds: int, progress: Progress | None = None) -> Found:
     """Run what is not there yet, and gather all results; what cannot run says why, and the rest goes on."""
     plan = list(runs_of(study, seeds))
-    weights = [_work(run.cell) for run in plan]
+    weights = [work(run.cell) for run in plan]
     total, done = sum(weights), 0.0
     found, workshop = Found(), Workshop(out / "cells", data_dir)
     for run, weight in zip(plan, weights, strict=True):
@@ -93,7 +93,8 @@ def _federation(cell: Cell | Computed) -> str:
     return str(sorted((k, str(v)) for k, v in cell.settings.items() if k not in training))
 
 
-def _work(cell: Cell | Computed) -> float:
+def work(cell: Cell | Computed) -> float:
+    """How much there is to do, next to other cells."""
     if isinstance(cell, Computed):
         return 1.0
     experiment = experiment_of(cell, None)
