@@ -1,9 +1,7 @@
-"""Small image folders in Hugging Face layout, and the real data where it is at hand."""
+"""Small image folders in Hugging Face layout."""
 
 import io
 import json
-import os
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -19,15 +17,6 @@ def cache(tmp_path_factory, monkeypatch, request):
         return None
     folder = tmp_path_factory.mktemp("cache")
     monkeypatch.setenv("FAIRLEAD_CACHE", str(folder))
-    return folder
-
-
-@pytest.fixture
-def real_data():
-    """The folder of real data sets: FAIRLEAD_DATA, or shared/data beside the repository."""
-    folder = Path(os.environ.get("FAIRLEAD_DATA") or Path(__file__).parents[3] / "shared" / "data")
-    if not (folder / "mnist").is_dir():
-        pytest.skip("no real data: set FAIRLEAD_DATA to a folder that holds mnist/train-*.parquet")
     return folder
 
 

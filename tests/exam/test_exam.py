@@ -27,15 +27,6 @@ SELECTIVE = ("ifca", "fesem", "fedfomo")  # may leave a client to train alone, b
 LATE, NEVER = 0, 2  # who joins in the last round of a partial run, and who does not
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    """Two cores are shared by workers of our own; OpenMP's would only be in the way."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 @pytest.fixture(scope="module", params=[*METHODS, *COMPOSED])
 def case(request):
     """One name, with the runs its questions share."""

@@ -1,9 +1,7 @@
 """The published numbers, the cells behind them, and what is made of both."""
 
 import json
-import os
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -42,15 +40,6 @@ NAMES = [
     "plgu-table4",
     "plgu-figure",
 ]
-
-
-@pytest.fixture
-def real_data():
-    """The folder of real data sets: FAIRLEAD_DATA, or shared/data beside the repository."""
-    folder = Path(os.environ.get("FAIRLEAD_DATA") or Path(__file__).parents[3] / "shared" / "data")
-    if not (folder / "mnist").is_dir():
-        pytest.skip("no real data: set FAIRLEAD_DATA to a folder that holds mnist/train-*.parquet")
-    return folder
 
 
 def test_every_table_and_figure_has_a_name():

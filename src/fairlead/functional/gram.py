@@ -89,8 +89,9 @@ def mix(weights: Tensor, rows: Tensor) -> Tensor:
 def _blocks(rows: Tensor) -> Iterator[tuple[slice, Tensor]]:
     """Columns and their values in float64, in a buffer that the next block overwrites: fresh pages cost more."""
     m, d = rows.shape
-    buffer = rows.new_empty(m * min(max(BLOCK // m, 256), d), dtype=torch.float64)
-    for columns in _narrow(slice(0, d), m):
+    stretches = list(_narrow(slice(0, d), m))
+    buffer = rows.new_empty(m * stretches[0].stop if stretches else 0, dtype=torch.float64)  # the first is the widest
+    for columns in stretches:
         width = columns.stop - columns.start
         yield columns, buffer[: m * width].view(m, width).copy_(rows[:, columns])
 

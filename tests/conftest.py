@@ -1,0 +1,25 @@
+"""The real data where it is at hand; and one thread, since two test workers share the cores."""
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread():
+    """One thread for the servers' products, as the engines' workers have: on tiny problems a second is in the way."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def real_data():
+    """The folder of real data sets: FAIRLEAD_DATA, or shared/data beside the repository."""
+    folder = Path(os.environ.get("FAIRLEAD_DATA") or Path(__file__).parents[2] / "shared" / "data")
+    if not (folder / "mnist").is_dir():
+        pytest.skip("no real data: set FAIRLEAD_DATA to a folder that holds mnist/train-*.parquet")
+    return folder
