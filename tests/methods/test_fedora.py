@@ -51,6 +51,15 @@ def test_without_propagation_the_paper_is_local():
     torch.testing.assert_close(mine, alone)
 
 
+def test_without_a_pull_it_is_local_and_with_all_of_it_a_step_from_the_neighbourhood():
+    federation = quadratic(torch.tensor([[0.0, 0.0], [1.0, 0.0], [0.0, 8.0]]))
+    mine, alone = (run(m, federation, [4.0, 4.0], rounds=3)[0] for m in (fedora(variant="paper", pull=0.0), local()))
+    assert torch.equal(mine, alone)
+    gentle, firm = (run(fedora(variant="paper", pull=p), federation, [4.0, 4.0], rounds=3)[0] for p in (1e9, 1e12))
+    assert torch.equal(gentle, firm)
+    assert float((firm - alone).abs().max()) > 0.01
+
+
 def test_edges_lead_to_the_nearest_others_that_are_present():
     w = torch.tensor([[9.0, 3.0, 2.0, 1.0], [3.0, 9.0, 2.0, 1.0], [2.0, 1.0, 9.0, 3.0], [1.0, 2.0, 3.0, 9.0]])
     kept = nearest_only(w, everybody(4), 2)

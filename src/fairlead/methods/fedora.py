@@ -8,6 +8,7 @@ w_kk'   similarity              sum of the cosines of the principal angles betwe
 a       a                       α/(1+α), how far parameters travel: Θ̂ = (1-a)(I - a D⁻¹W)⁻¹ Θ; 0 keeps everyone apart
 λ_k     lam                     tie to θ̂_k, from the validation losses of θ_k and θ̂_k: no gain, no tie
 p       rank                    singular vectors per client
+        pull                    times λ_k; 1 is the paper's, 0 is LOCAL
 
 Cost: one model kept per client; one model each way a round, and p·d_in numbers per client once.
 Variants: "paper" ties with the gradient of λ_k‖θ - θ̂_k‖², λ_k = max(1e-8, ℓ(θ_k) - ℓ(θ̂_k)), and uses every w_kk' as it
@@ -37,12 +38,14 @@ def fedora(
     rank: int = 1,
     neighbours: int = 2,
     sharpness: float = 10.0,
+    pull: float = 1.0,
 ) -> Method:
     """Parameters propagate over a graph of clients with similar data."""
     require(0 <= a < 1, f"fedora: a must lie in [0, 1), got {a}; 0 propagates nothing")
     require(variant in ("released", "paper"), f"fedora: variant must be 'released' or 'paper', got '{variant}'")
     require(rank >= 1, f"fedora: rank must be >= 1, got {rank}")
     require(neighbours >= 1, f"fedora: neighbours must be >= 1, got {neighbours}")
+    require(pull >= 0, f"fedora: pull must be >= 0, got {pull}; 0 is LOCAL")
     released = variant == "released"
 
     def hello(task: Task) -> Named:
@@ -70,6 +73,7 @@ def fedora(
         theta, theta_hat = state["theta"], message["theta"]
         gain = task.loss(theta) - task.loss(theta_hat)
         lam = torch.where(gain < 0, 0.0, (gain / 2).exp()) if released else 2 * gain.clamp(min=1e-8)
+        lam = (pull * lam).clamp(max=1 / task.lr)  # a step may reach θ̂ and goes no further
         near = (theta_hat, lam)
         theta = task.descend(theta, towards=near) if released else task.descend(theta, tie=near)
         return {"theta": theta}, {"theta": theta}
