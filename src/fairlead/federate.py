@@ -104,7 +104,7 @@ def federate(
     module = wrapped(method, module, seed)
     layout = Layout(module)
     check_models(select, clients, layout.size)
-    server = assemble(method, average)
+    server, tensors = assemble(method, average), tensors_of(method, layout)
     with engine.start(module, layout, federation, training, seed) as pool:
         greeting_bytes = 0
         if snapshot is None:
@@ -123,7 +123,7 @@ def federate(
             if len(ids) == 0:
                 raise FairleadError(f"round {t}: every client's update is NaN or infinite; try a smaller lr")
             sizes = federation.train.sizes[ids].to(torch.get_default_dtype())
-            cohort = Cohort(ids, sizes / sizes.sum(), clients, t, seed)
+            cohort = Cohort(ids, sizes / sizes.sum(), clients, t, seed, tensors)
             snapshot.states.put(ids, states)
             snapshot.server, snapshot.message = server.update(snapshot.server, replies, cohort)
             seconds = time.perf_counter() - began
@@ -164,6 +164,22 @@ def assemble(method: Method, average: Server | None) -> Server:
         require(average is None, "this method averages nothing, so there is no stage to replace")
         return method.server(Server(lambda m, h, n: ({}, m), lambda s, r, c: (s, r)))
     return method.server(average or method.average)
+
+
+def tensors_of(method: Method, layout: Layout) -> dict[str, list[int]]:
+    """The sizes of the model's tensors, or parts of them, in each entry of a message that is made of them.
+
+    Asked of the method itself: it is given the columns' numbers for a model, and shows where it puts them.
+    """
+    _, message = method.init(torch.arange(layout.size, dtype=torch.float64)[None], layout)
+    ends = torch.tensor([slot.stop for slot in layout.slots.values()])
+    found: dict[str, list[int]] = {}
+    for name, x in message.items():
+        columns = x.flatten().long()
+        if torch.equal(columns.to(x), x.flatten()) and bool(((columns >= 0) & (columns < layout.size)).all()):
+            owner = torch.searchsorted(ends, columns, right=True)
+            found[name] = owner.unique_consecutive(return_counts=True)[1].tolist()  # type: ignore[no-untyped-call]
+    return found
 
 
 def begin(

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairlead.core.errors import InputError
+from fairlead.core.seeds import draw_key
 from fairlead.core.types import Cohort
 from fairlead.functional import confree as confree_rows
 from fairlead.functional import spread_matrix
@@ -97,6 +98,15 @@ def test_confree_takes_entries_apart():
     out = confree(c=0.3).update({}, {"a": rows[:, :2], "b": rows[:, 2:]}, cohort(1, 1, 1, 97))[1]
     torch.testing.assert_close(out["a"][0], confree_rows(rows[:, :2], 0.3))
     torch.testing.assert_close(out["b"][0], confree_rows(rows[:, 2:], 0.3))
+
+
+def test_released_confree_takes_the_tensors_of_an_entry_apart():
+    rows = torch.randn(4, 6, generator=torch.Generator().manual_seed(0))
+    who = cohort(1, 1, 1, 97)._replace(tensors={"w": [2, 4]})
+    out = confree(c=0.3, variant="released").update({}, {"w": rows}, who)[1]["w"][0]
+    seed = draw_key(who.seed, "confree", who.round)
+    torch.testing.assert_close(out, confree_rows(rows, 0.3, "released", blocks=[2, 4], seed=seed))
+    assert not torch.allclose(out, confree_rows(rows, 0.3, "released", seed=seed))
 
 
 def test_confree_length_alone_is_the_mean_made_as_long():

@@ -7,7 +7,7 @@ for everybody has one row and broadcasts; a number per client has shape (C, 1).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -29,6 +29,7 @@ class Cohort(NamedTuple):
     clients: int  # N
     round: int
     seed: int  # the run's; a stage that draws derives its stream from (seed, round)
+    tensors: Mapping[str, Sequence[int]] = {}  # sizes of the model's tensors in each entry of a message, in order
 
 
 class Server(NamedTuple):
