@@ -66,6 +66,18 @@ def test_lf_keeps_the_layers_that_have_left_most():
     torch.testing.assert_close(snapshot.message["w"][0], w - 0.1 * (start - centres).mean(0))
 
 
+def test_lf_may_take_the_gradient_that_moves_w_at_w():
+    """Then w goes the way of FedAvg where there is no sharpness, whatever layers clients keep."""
+    _, fed = run(fedavg(), blobs(), net(), rounds=3, how=CLASSES, average=uniform())
+    at_w, at_theta = (
+        run(plgu_lf(rho=0.0, at=at), blobs(), net(), rounds=3, how=CLASSES)[1].message["w"] for at in ("w", "theta")
+    )
+    torch.testing.assert_close(at_w, fed.message["w"])
+    assert (at_theta - at_w).norm() > 1e-3
+    with pytest.raises(InputError, match="at must be 'theta' or 'w'"):
+        plgu_lf(at="x")
+
+
 def test_lf_without_personal_layers_or_sharpness_is_fedavg():
     _, ours = run(plgu_lf(rho=0.0, personal_layers=0), blobs(), net(), rounds=3, how=CLASSES)
     _, theirs = run(fedavg(), blobs(), net(), rounds=3, how=CLASSES, average=uniform())
