@@ -1,8 +1,9 @@
 """Take finished reproductions into this folder, with the commit that made them, and write the index anew.
 
-    python docs/results/collect.py OUT COMMIT NAME [NAME ...] [--budget standard]
+    python docs/results/collect.py OUT COMMIT NAME [NAME ...] [--budget standard] [--part PART]
 
-OUT is the folder given to `fairlead reproduce --out`. Without names, only the index is written.
+OUT is the folder given to `fairlead reproduce --out`; a PART of a table goes to a folder NAME-PART of its own. Without
+names, only the index is written.
 """
 
 import argparse
@@ -26,9 +27,9 @@ A claim is judged on the means over seeds; with one seed, small differences are 
 """
 
 
-def take(out: Path, commit: str, name: str, budget: str) -> None:
+def take(out: Path, commit: str, name: str, budget: str, part: str | None) -> None:
     """Copy one reproduction."""
-    source, target = out / name / budget, HERE / name
+    source, target = out / name / budget, HERE / (f"{name}-{part}" if part else name)
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir()
     for path in sorted(source.iterdir()):
@@ -55,11 +56,11 @@ def index() -> str:
     for path in sorted(HERE.glob("*/numbers.json")):
         page = json.loads(path.read_text("utf-8"))
         counts = {s: sum(c["status"] == s for c in page["claims"]) for s in ("holds", "does not hold")}
-        link = f"[{page['name']}]({path.parent.name}/table.md)"
+        link = f"[{path.parent.name}]({path.parent.name}/table.md)"
         cells = [link, page["budget"], page["seeds"], page["commit"], counts["holds"], counts["does not hold"]]
         lines.append("| " + " | ".join(map(str, cells)) + " |")
         against += [
-            f"- {page['name']}: {c['text']} ({c['held']} of {c['measured']} pairs)."
+            f"- {path.parent.name}: {c['text']} ({c['held']} of {c['measured']} pairs)."
             for c in page["claims"]
             if c["status"] == "does not hold"
         ]
@@ -75,9 +76,10 @@ def main() -> None:
     parser.add_argument("commit", nargs="?")
     parser.add_argument("names", nargs="*")
     parser.add_argument("--budget", default="standard")
+    parser.add_argument("--part")
     given = parser.parse_args()
     for name in given.names:
-        take(given.out, given.commit, name, given.budget)
+        take(given.out, given.commit, name, given.budget, given.part)
     (HERE / "README.md").write_text(index(), "utf-8")
 
 
