@@ -59,22 +59,23 @@ def test_lf_keeps_the_layers_that_have_left_most():
     centres = torch.tensor([[2.0, 2.0, 0.0], [-4.0, -4.0, 0.0]])
     theta = 0.1 * centres  # after the first round
     w = theta.mean(0)
-    method = plgu_lf(rho=0.0, personal_layers=1)
-    models, snapshot = run(method, quadratic(centres), Uneven(), rounds=2, how=training(lr=0.1))
     start = torch.cat([theta[:, :1], w[1:].expand(2, -1)], 1)
-    torch.testing.assert_close(models, start - 0.1 * (start - centres))
-    torch.testing.assert_close(snapshot.message["w"][0], w - 0.1 * (start - centres).mean(0))
+    for at, points in (("w", w), ("theta", start)):
+        method = plgu_lf(rho=0.0, personal_layers=1, at=at)
+        models, snapshot = run(method, quadratic(centres), Uneven(), rounds=2, how=training(lr=0.1))
+        torch.testing.assert_close(models, start - 0.1 * (start - centres))
+        torch.testing.assert_close(snapshot.message["w"][0], w - 0.1 * (points - centres).mean(0))
 
 
-def test_lf_may_take_the_gradient_that_moves_w_at_w():
-    """Then w goes the way of FedAvg where there is no sharpness, whatever layers clients keep."""
+def test_lf_moves_w_by_gradients_at_w():
+    """So w goes the way of FedAvg where there is no sharpness, whatever layers clients keep."""
     _, fed = run(fedavg(), blobs(), net(), rounds=3, how=CLASSES, average=uniform())
     at_w, at_theta = (
         run(plgu_lf(rho=0.0, at=at), blobs(), net(), rounds=3, how=CLASSES)[1].message["w"] for at in ("w", "theta")
     )
     torch.testing.assert_close(at_w, fed.message["w"])
     assert (at_theta - at_w).norm() > 1e-3
-    with pytest.raises(InputError, match="at must be 'theta' or 'w'"):
+    with pytest.raises(InputError, match="at must be 'w' or 'theta'"):
         plgu_lf(at="x")
 
 

@@ -7,13 +7,14 @@ w       message["w"]        global model; client i moves a copy of it
 Λ_i     scale               ξ_l spread over the columns of layer l
 D       personal_layers     layers with the largest ξ stay as they are, the others start the round from w
 ρ       rho                 radius of the ascent ε = ρ Λ g/‖g‖, g the gradient at θ_i
-        at                  where the gradient that moves w is taken: at θ_i + ε ("theta") or at w + ε ("w")
+        at                  where the gradient that moves w is taken: at w + ε ("w") or at θ_i + ε ("theta")
 K       task.batches()      local work, the run's
 
 Cost: one model kept per client, twice the gradient work; the model down and its change up, every round.
-Line 7 of Algorithm 1 names both points: it differentiates the loss of θ_i + ε by w + ε. "theta", the default, takes the
-loss's argument at its word; then w learns little in the layers that clients keep, since these fit already. "w" takes
-the derivative's, as the objective F_i(w + ε; θ_i) suggests; then w is trained as in FedSAM, by layers.
+Line 7 of Algorithm 1 names two points: it differentiates the loss of θ_i + ε by w + ε. "w", the default, takes the
+derivative at its word, as the objective F_i(w + ε; θ_i) does; then w is trained as in FedSAM, by layers. "theta" takes
+the loss's argument; then w learns little in the layers that clients keep, since these fit already, and neither model
+comes where the paper's tables have them.
 Differs from the paper: the ascent is along the gradient, without the further factor sign(g) of the slides; scores are
 equal where θ_i is w. Running statistics of w are those that θ_i saw.
 """
@@ -28,12 +29,12 @@ from fairlead.core.sharpness import ascent, personalization
 from fairlead.servers import averaging, uniform
 
 
-def plgu_lf(*, rho: float = 0.05, personal_layers: int = 1, at: Literal["theta", "w"] = "theta") -> Method:
+def plgu_lf(*, rho: float = 0.05, personal_layers: int = 1, at: Literal["w", "theta"] = "w") -> Method:
     """Keep the most personal layers, share flat-minded changes."""
     require(rho >= 0, f"plgu-lf: rho must be >= 0, got {rho}; 0 leaves sharpness alone")
     require(personal_layers >= 0, f"plgu-lf: personal_layers must be >= 0, got {personal_layers}; 0 keeps none")
 
-    require(at in ("theta", "w"), f"plgu-lf: at must be 'theta' or 'w', got '{at}'")
+    require(at in ("w", "theta"), f"plgu-lf: at must be 'w' or 'theta', got '{at}'")
 
     def init(params: Tensor, layout: Layout) -> tuple[Named, Named]:
         count = len(layout.layers)

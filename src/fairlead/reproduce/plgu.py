@@ -15,14 +15,14 @@ PLACES = {
     "CIFAR-100, C = 100": ("cifar100-dirichlet", 100),
     "Tiny-ImageNet, C = 20": ("tiny-imagenet-dirichlet", 20),
 }
-AT_W = "PLGU-LF, gradient at w + ε"  # the other reading of Algorithm 1, line 7
+AT_THETA = "PLGU-LF, gradient at θ + ε"  # the other reading of Algorithm 1, line 7
 TABLE1_METHODS = {
     "FedAvg": "fedavg",
     "FedSAM": "fedsam",
     "Ditto": "ditto",
     "pFedMe": "pfedme",
     "PLGU-LF": "plgu-lf",
-    AT_W: "plgu-lf",
+    AT_THETA: "plgu-lf",
 }
 TABLE2_METHODS = {
     "Ditto": "ditto",
@@ -32,7 +32,7 @@ TABLE2_METHODS = {
     "PLGU-LF": "plgu-lf",
     "PLGU-GRep": "plgu-grep",
     "PLGU-GHN": "plgu-ghn",
-    AT_W: "plgu-lf",
+    AT_THETA: "plgu-lf",
 }
 
 # Table 1: the global model. Per place a line of means, then a line of lowest and top 5% for each method.
@@ -96,8 +96,8 @@ SETTING = (
     "clients for 25 rounds."
 )
 READINGS = (
-    "Line 7 of Algorithm 1 can be read in two ways: the gradient that moves the global model is taken at θ + ε, as in "
-    "the row PLGU-LF, or at w + ε, as in the row below it or at the end. The claims are judged on the first."
+    "Line 7 of Algorithm 1 can be read in two ways: the gradient that moves the global model is taken at w + ε, as in "
+    "the row PLGU-LF, or at θ + ε, as in the last row."
 )
 SEEDS: dict[Budget, int] = {"quick": 1, "standard": 1, "full": 3}
 
@@ -144,9 +144,9 @@ def _table(
         plan, p = settings(*PLACES[place], budget), list(PLACES).index(place)
         columns += [Column(f"{place}, {statistic}", statistic, place, 100.0, 2) for statistic in STATISTICS]
         for i, (row, method) in enumerate(methods.items()):
-            other = row == AT_W
+            other = row == AT_THETA
             values = [None] * 3 if other else [printed[2 * p][i], *printed[2 * p + 1][2 * i : 2 * i + 2]]
-            one = cell(method, plan, budget, shared, **({"at": "w"} if other else {}))
+            one = cell(method, plan, budget, shared, **({"at": "theta"} if other else {}))
             for j, (statistic, measure) in enumerate(STATISTICS.items()):
                 entry = Entry(one, prefix + measure, values[j])
                 entries[row, f"{place}, {statistic}"] = entry
@@ -157,7 +157,7 @@ def _table(
 
 def _claims(methods: Mapping[str, str], means: list[str], lowest: list[str]) -> tuple[Claim, ...]:
     if "PLGU-GHN" not in methods:
-        others = [row for row in methods if row not in ("PLGU-LF", AT_W)]
+        others = [row for row in methods if row not in ("PLGU-LF", AT_THETA)]
         return (
             above("PLGU-LF's global model has the highest mean", "PLGU-LF", others, means),
             above("PLGU-LF's global model has the highest lowest 5%", "PLGU-LF", others, lowest),
