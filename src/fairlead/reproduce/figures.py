@@ -85,6 +85,26 @@ def by_column(study: Study, found: Found, seeds: int) -> list[Point]:
     return points
 
 
+def styles(series: list[str]) -> list[tuple[str, list[int]]]:
+    """A colour and a dash for each: no two alike up to four times as many as colours; "A + B" has the colour of A.
+
+    >>> [dash for _, dash in styles(["A", "A + B", "C", "C + B"])]
+    [[1, 0], [6, 3], [1, 0], [6, 3]]
+    """
+    hosts: dict[str, list[str]] = {}
+    for name in series:
+        host = name.partition(" + ")[0]
+        hosts.setdefault(host if host in series else name, []).append(name)
+    together = len(hosts) < len(series)
+    places = {name: (i, hosts[host].index(name)) for i, host in enumerate(hosts) for name in hosts[host]}
+    found = []
+    for name in series:
+        i, j = places[name]
+        turn = j if together else i  # without pairs to show, dashes help to tell colours apart
+        found.append((COLOURS[i % len(COLOURS)], DASHES[(turn + i // len(COLOURS)) % len(DASHES)]))
+    return found
+
+
 def panels(picture: Picture, points: list[Point]) -> alt.FacetChart:
     """A panel each, side by side."""
     names = list(dict.fromkeys(p["panel"] for p in points))
@@ -97,11 +117,9 @@ def panels(picture: Picture, points: list[Point]) -> alt.FacetChart:
         marks = alt.Chart().mark_bar().encode(across, up, color=sign)
     else:
         kind = "Q" if picture.kind == "rounds" else "O"
-        across = alt.X(f"x:{kind}", title=picture.x, sort=None)
-        colour = alt.Scale(domain=series, range=[COLOURS[i % len(COLOURS)] for i in range(len(series))])
-        dash = alt.Scale(
-            domain=series, range=[DASHES[(i + i // len(COLOURS)) % len(DASHES)] for i in range(len(series))]
-        )
+        across = alt.X(f"x:{kind}", title=picture.x, sort=None, axis=alt.Axis(labelAngle=0))
+        colours, dashes = zip(*styles(series), strict=True)
+        colour, dash = alt.Scale(domain=series, range=colours), alt.Scale(domain=series, range=dashes)
         legend = alt.Legend(columns=4, symbolType="stroke", labelLimit=320)
         marks = alt.Chart().mark_line(strokeWidth=2, point=picture.kind == "columns")
         marks = marks.encode(across, up, color=alt.Color("series:N", scale=colour, title=None, legend=legend))
