@@ -106,8 +106,9 @@ ATTRIBUTION = (
 SETTING = (
     f"Where c is not named it is {C:g} for every host; the paper searches for the best. Standard budget: LeNet, a "
     "quarter of the network's work; 25 rounds of 10 batches with 200 train and 100 test samples per client, on "
-    "Flowers-102 15 rounds of 5 batches with all its samples, at a step size of 0.02, in place of 500 rounds of an epoch "
-    "at 0.005. These are models in the middle of their training, for which a longer step is worth more than at the end."
+    "Flowers-102 15 rounds of 5 batches with all its samples, at a step size of 0.02, in place of 500 rounds of an "
+    "epoch at 0.005. These are models in the middle of their training, for which a longer step is worth more than at "
+    "the end."
 )
 
 
