@@ -1,6 +1,9 @@
 """The published numbers, the cells behind them, and what is made of both."""
 
 import json
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -241,6 +244,29 @@ def test_cells_side_by_side_leave_what_one_after_another_would(tmp_path, monkeyp
     for key, result in together.results.items():
         # Another engine may have been the faster one, and agrees but for rounding.
         assert result["accuracy"] == pytest.approx(alone.results[key]["accuracy"], abs=0.02)
+
+
+def test_a_cell_that_another_process_is_at_is_waited_for(tmp_path, monkeypatch):
+    cell, trained = Cell("fedavg", {"scenario": "rotated-digits", "clients": 3, "rounds": 2}), []
+    train, begun = cells.train, threading.Event()
+
+    def slowly(job, tell):
+        trained.append(job.name)
+        begun.set()
+        time.sleep(0.3)  # long enough for the other to begin as well, if nothing held it
+        return train(job, tell)
+
+    monkeypatch.setattr(cells, "train", slowly)
+
+    def one():
+        return Workshop(tmp_path, None).result(Run(cell, 0), lambda _: None)
+
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(one)
+        begun.wait(60)
+        second = pool.submit(one)
+        assert first.result()["accuracy"] == second.result()["accuracy"]
+    assert trained == ["fedavg"]
 
 
 def test_a_stopped_cell_goes_on(tmp_path, monkeypatch):

@@ -203,17 +203,18 @@ class Network:
         """What the module, or `f` of it, makes of each client's samples, evaluating, (C, B, ...) -> (C, B, ...)."""
         f = f or _forward
         with torch.no_grad():
-            if len(x) > 1 and self._twin is not None:
-                self._bind_twin(self._twin, rows.expand(len(x), -1), (), rows.expand(len(x), -1))
+            if len(rows) == 1 or rows.stride(0) == 0:  # one model for all samples: a single large product
+                self._bind(rows[0], None)
+                everything = f(self.module.eval(), self._laid_out(x.flatten(0, 1)))
+                return everything.view(*x.shape[:2], *everything.shape[1:])
+            if self._twin is not None:
+                self._bind_twin(self._twin, rows, (), rows)
                 everything = f(self._twin.eval(), x.flatten(0, 1))
                 self._twin.train()
                 self.release()
                 return everything.view(*x.shape[:2], *everything.shape[1:])
             self.module.eval()
-            if len(x) == 1:
-                self._bind(rows[0], None)
-                return f(self.module, self._laid_out(x[0]))[None]
-            stacked = {f"module.{n}": t for n, t in self.layout.stacked(rows.expand(len(x), -1)).items()}
+            stacked = {f"module.{n}": t for n, t in self.layout.stacked(rows).items()}
             many: Tensor = vmap(lambda tensors, x: functional_call(self._call, tensors, (f, x)))(stacked, x)
             return many
 

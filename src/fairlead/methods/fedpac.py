@@ -51,13 +51,14 @@ def fedpac(*, pull: float = 1.0, head_lr: float = 0.1, head_epochs: int = 1) -> 
             usual = criterion(module.head(z), batch.y)
             return usual + pull * batch.by_label(given["known"]) * apart
 
-        u = personal(state, message, task).expand(len(task), -1)
-        sums, counts, squares = statistics(u, task)
+        # Features do not depend on the head, so that anybody's serves for a body which all have in common.
+        received = task.layout.join((body, message["w"]), (head, message["head"][:1]))
+        sums, counts, squares = statistics(received, task)
         n = task.sizes().to(sums)
         means = sums / n[..., None]
         variance = (squares / n - means.square().sum((1, 2))[:, None]).clamp(min=0) / n
         decayed = head_lr * task.lr / task.training.lr
-        u = task.descend(u, only=head, lr=decayed, epochs=head_epochs)
+        u = task.descend(personal(state, message, task), only=head, lr=decayed, epochs=head_epochs)
         u = task.descend(
             u,
             only=body,

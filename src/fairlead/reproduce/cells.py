@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from filelock import FileLock
 
 from fairlead.catalogue import check_options, parse
 from fairlead.checkpoint import read_json, read_table, write_json
@@ -124,6 +125,13 @@ class Workshop:
 
     def result(self, run: Run, tell: Callable[[float], None]) -> Result:
         """The run's result, from its file if it is there."""
+        lock = self.folder / "locks" / f"{run.cell.key}-seed{run.seed}"
+        lock.parent.mkdir(parents=True, exist_ok=True)
+        # Another process may be at this cell, for the same table or one that shares it: wait, then read what it made.
+        with FileLock(lock):
+            return self._result(run, tell)
+
+    def _result(self, run: Run, tell: Callable[[float], None]) -> Result:
         cell, seed = run
         if isinstance(cell, Computed):
             path = self.folder / "computed" / f"{cell.key}-seed{seed}.json"
