@@ -18,9 +18,10 @@ PLACE = re.compile(r"(no \S+/train-\*\.parquet) in [^\"\n]*?(?=[\"\n]|$)")
 INTRODUCTION = """# Published tables, run again
 
 Each folder holds one table or figure of the four papers: `table.md` (the paper's value, ours, the difference, and what
-became of each claim), `numbers.json` and `numbers.csv` (the same as data), `table.tex`, and a figure as SVG and PNG
-where the paper has one. All of it is written by `fairlead reproduce NAME`, with `--jobs N` on N cells at a time; the
-command and the commit stand in `numbers.json`. `python docs/results/collect.py` writes this page from them.
+became of each claim), `numbers.json` and `numbers.csv` (the same as data), `table.tex`, and a figure as SVG and PNG:
+the paper's where it has one, else its numbers beside ours. All of it is written by `fairlead reproduce NAME`, with
+`--jobs N` on N cells at a time; the command and the commit stand in `numbers.json`. `python docs/results/collect.py`
+writes this page from them.
 
 Budgets: `full` is the published protocol, `standard` what two cores do in about an hour, `quick` a check that all runs.
 A claim is judged on the means over seeds; with one seed, small differences are within what another seed would change.

@@ -17,6 +17,7 @@ from fairlead.core import InputError
 from fairlead.reproduce import BUDGETS, STUDIES, cells, confree, fedora, plgu, reproduce, study
 from fairlead.reproduce.cells import Found, Run, Workshop, collect, experiment_of, runs_of
 from fairlead.reproduce.crew import side_by_side
+from fairlead.reproduce.figures import by_number
 from fairlead.reproduce.study import Cell, Claim, Column, Computed, Entry, Study, above, narrowed
 from fairlead.reproduce.table import Number, as_csv, blocks, judge, latex, markdown, plain, sentence
 
@@ -355,7 +356,28 @@ def test_command_line_lists_and_runs(tmp_path):
         "numbers.csv",
         "table.md",
         "table.tex",
+        "figure.png",
+        "figure.svg",
     }
+
+
+def test_a_tables_figure_has_the_papers_numbers_beside_ours_and_their_spread():
+    cell = Computed("made-up", compute=lambda seed: {})
+    columns = (Column("a", "accuracy, %", "Here", 100.0), Column("b", "seconds"))
+    entries = {("X", "a"): Entry(cell, "value", 61.0), ("Y", "a"): Entry(cell, "other")}
+    found = Found({(cell.key, s): {"values": {"value": 0.5 + 0.1 * s, "other": 0.3}} for s in (0, 1)})
+    absent = Computed("absent", compute=lambda seed: {})
+    found.missing[absent.key] = "no data"
+    entries["X", "b"] = Entry(absent, "value", 1.0)
+    points = by_number(Study("s", "S", "T", columns, entries), found, seeds=2)
+    assert [(p["panel"], p["row"], p["of"]) for p in points] == [
+        ("Here: accuracy, %", "X", "ours"),
+        ("Here: accuracy, %", "X", "paper"),
+        ("Here: accuracy, %", "Y", "ours"),
+    ]
+    ours, paper, _ = points
+    assert (ours["x"], paper["x"]) == (pytest.approx(55), 61)
+    assert ours["high"] - ours["x"] == pytest.approx(100 * np.std([0.5, 0.6], ddof=1))
 
 
 def test_real_data_fill_a_column_and_the_rest_says_why(real_data, tmp_path):

@@ -1,4 +1,4 @@
-"""The papers' figures, drawn from our runs."""
+"""The papers' figures, drawn from our runs; where the paper has a table, its numbers and ours side by side."""
 
 from __future__ import annotations
 
@@ -19,13 +19,12 @@ Point = dict[str, Any]
 
 
 def draw(study: Study, found: Found, seeds: int, folder: Path) -> list[Path]:
-    """Write the study's figure as PNG and SVG, if it has one and there is something to draw."""
-    if study.picture is None:
-        return []
-    points = {"rounds": by_round, "clients": by_client, "columns": by_column}[study.picture.kind](study, found, seeds)
+    """Write the study's figure as PNG and SVG, if there is something to draw."""
+    kinds = {"rounds": by_round, "clients": by_client, "columns": by_column}
+    points = (kinds[study.picture.kind] if study.picture else by_number)(study, found, seeds)
     if not points:
         return []
-    chart = panels(study.picture, points)
+    chart = panels(study.picture, points) if study.picture else dots(study, points, seeds)
     folder.mkdir(parents=True, exist_ok=True)
     paths = [folder / "figure.png", folder / "figure.svg"]
     chart.save(str(paths[0]), format="png", scale_factor=2)
@@ -85,6 +84,25 @@ def by_column(study: Study, found: Found, seeds: int) -> list[Point]:
     return points
 
 
+def by_number(study: Study, found: Found, seeds: int) -> list[Point]:
+    """Every number of a table with its spread over seeds, and the paper's where it is printed; a panel per column."""
+    points = []
+    for group, columns in study.groups.items():
+        for column in columns:
+            panel = f"{group}: {column.title}" if group else column.title
+            for row in study.rows:
+                entry = study.entries.get((row, column.key))
+                got = values(entry, found, seeds) if entry else ""
+                if entry is None or isinstance(got, str):
+                    continue
+                ours, place = [column.scale * x for x in got], {"panel": panel, "row": row}
+                mean, spread = statistics.fmean(ours), statistics.stdev(ours) if seeds > 1 else 0.0
+                points.append(place | {"of": "ours", "x": mean, "low": mean - spread, "high": mean + spread})
+                if entry.published is not None:
+                    points.append(place | {"of": "paper", "x": entry.published})
+    return points
+
+
 def styles(series: list[str]) -> list[tuple[str, list[int]]]:
     """A colour and a dash for each: no two alike up to four times as many as colours; "A + B" has the colour of A.
 
@@ -128,10 +146,34 @@ def panels(picture: Picture, points: list[Point]) -> alt.FacetChart:
     chart = marks.properties(width=width, height=200).facet(
         facet, data=alt.InlineData(values=points), columns=min(len(names), 3 if len(names) != 4 else 2)
     )
-    chart = chart.resolve_scale(y="shared" if picture.kind == "clients" else "independent").resolve_axis(
-        x="independent"
-    )
-    chart = chart.properties(title=alt.Title(picture.title, anchor="start", offset=8, color=INK))
+    chart = chart.resolve_scale(y="shared" if picture.kind == "clients" else "independent")
+    return dressed(chart.resolve_axis(x="independent"), picture.title)
+
+
+def dots(study: Study, points: list[Point], seeds: int) -> alt.FacetChart:
+    """A dot for each number of a table, a line through ours for its spread, rows as in the table."""
+    sides = [side for side in ("paper", "ours") if any(p["of"] == side for p in points)]
+    names = list(dict.fromkeys(p["panel"] for p in points))
+    rows = [row for row in study.rows if any(p["row"] == row for p in points)]
+    down = alt.Y("row:N", sort=rows, title=None, axis=alt.Axis(labelLimit=320, grid=True))
+    across = alt.X("x:Q", title=None, scale=alt.Scale(zero=False))
+    whose = alt.Scale(domain=sides, range=[COLOURS[6], COLOURS[0]][-len(sides) :])
+    shape = alt.Scale(domain=sides, range=["diamond", "circle"][-len(sides) :])
+    dot = alt.Chart().mark_point(filled=True, size=45, opacity=1)
+    dot = dot.encode(across, down, alt.Color("of:N", scale=whose, title=None))
+    dot = dot.encode(alt.Shape("of:N", scale=shape, title=None))
+    spread = alt.Chart().mark_rule(strokeWidth=2, color=COLOURS[0]).encode(alt.X("low:Q"), down, alt.X2("high:Q"))
+    spread = spread.transform_filter("datum.of == 'ours'")
+    marks = alt.layer(spread, dot).properties(width=190, height=alt.Step(16))
+    facet = alt.Facet("panel:N", sort=names, title=None, header=alt.Header(labelFontWeight="bold", labelColor=INK))
+    chart = marks.facet(facet, data=alt.InlineData(values=points), columns=min(len(names), 3))
+    lines = f"Lines: one standard deviation over {seeds} seeds." if seeds > 1 else "One seed."
+    return dressed(chart.resolve_scale(x="independent"), study.title, lines if study.trained else "")
+
+
+def dressed(chart: alt.FacetChart, title: str, subtitle: str = "") -> alt.FacetChart:
+    """With its title, and in the colours of all our figures."""
+    chart = chart.properties(title=alt.Title(title, subtitle=subtitle, anchor="start", offset=8, color=INK))
     chart = chart.configure(background="white", font="sans-serif", aria=False).configure_view(stroke=None)
     chart = chart.configure_axis(gridColor=INK, gridOpacity=0.12, domain=False, titleFontWeight="normal")
     finished: alt.FacetChart = chart.configure_legend(orient="top")
