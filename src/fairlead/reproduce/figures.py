@@ -89,7 +89,7 @@ def by_number(study: Study, found: Found, seeds: int) -> list[Point]:
     points = []
     for group, columns in study.groups.items():
         for column in columns:
-            panel = f"{group}: {column.title}" if group else column.title
+            panel = column.title if group in ("", column.title) else f"{group}: {column.title}"
             for row in study.rows:
                 entry = study.entries.get((row, column.key))
                 got = values(entry, found, seeds) if entry else ""
@@ -167,8 +167,8 @@ def dots(study: Study, points: list[Point], seeds: int) -> alt.FacetChart:
     marks = alt.layer(spread, dot).properties(width=190, height=alt.Step(16))
     facet = alt.Facet("panel:N", sort=names, title=None, header=alt.Header(labelFontWeight="bold", labelColor=INK))
     chart = marks.facet(facet, data=alt.InlineData(values=points), columns=min(len(names), 3))
-    lines = f"Lines: one standard deviation over {seeds} seeds." if seeds > 1 else "One seed."
-    return dressed(chart.resolve_scale(x="independent"), study.title, lines if study.trained else "")
+    lines = f"Lines: one standard deviation over {seeds} seeds." if seeds > 1 else ""
+    return dressed(chart.resolve_scale(x="independent"), study.title, lines)
 
 
 def dressed(chart: alt.FacetChart, title: str, subtitle: str = "") -> alt.FacetChart:
