@@ -26,6 +26,7 @@ NAMES = [
     "fedora-imbalanced",
     "fedora-negative-transfer",
     "fedora-tuning",
+    "fedora-baselines",
     "fedora-gtsrb",
     "fedora-yearbook",
     "fedora-communication",
