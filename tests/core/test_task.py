@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from fairlead.core import Federation, Layout, Network, Split, Task, Training
+from fairlead.core import Cut, Federation, Layout, Network, Split, Task, Training
 from fairlead.core.batches import orders, schedule
 
 
@@ -180,3 +180,81 @@ def test_schedules() -> None:
 def test_training_refuses_what_cannot_work(wrong: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=next(iter(wrong))):
         Training(**wrong)  # type: ignore[arg-type]
+
+
+def layered(*more: nn.Module) -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 6), nn.ReLU(), *more, nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3))
+
+
+def classified(module: nn.Module, ids: list[int], **how: object) -> Task:
+    sizes = [7, 4, 9, 7]
+    generator = torch.Generator().manual_seed(1)
+    x, y = torch.randn(sum(sizes), 4, generator=generator), torch.randint(3, (sum(sizes),), generator=generator)
+    data = Split(x, y, torch.tensor([0, *sizes]).cumsum(0))
+    settings = Training(batch_size=3, lr=0.2, **how)  # type: ignore[arg-type]
+    federation = Federation(data, data, data, ("a", "b", "c"))
+    return Task(Network(module, Layout(module)), federation, ids, settings, round=2, seed=0)
+
+
+@pytest.mark.parametrize("ids", [[1], [0, 3], [2, 0, 3, 1]])
+@pytest.mark.parametrize("last", [1, 2])
+@pytest.mark.parametrize(
+    "how", [{"epochs": 3, "momentum": 0.5, "weight_decay": 0.1}, {"epochs": 1}, {"steps": 2}, {"steps": 5}]
+)
+def test_layers_below_those_that_learn_may_be_computed_once(ids, last, how, monkeypatch) -> None:
+    task = classified(layered(), ids, **how)
+    start = task.layout.read(layered()) + 0.1 * torch.randn(len(ids), task.layout.size)
+    part = task.layout.cut(last)[1]
+    quick = task.descend(start, only=part, start=1)
+    monkeypatch.setattr(Network, "tail", lambda *_: None)
+    torch.testing.assert_close(quick, task.descend(start, only=part, start=1), rtol=1e-4, atol=1e-6)
+    assert not torch.equal(quick[:, part.columns], start[:, part.columns])
+    assert torch.equal(quick[:, task.layout.cut(last)[0].columns], start[:, task.layout.cut(last)[0].columns])
+
+
+@pytest.mark.parametrize("module", [layered(), layered(nn.Dropout(0.5))], ids=["settled", "dropout"])
+def test_a_part_is_a_task_of_its_own(module: nn.Module) -> None:
+    task = classified(module, [2, 0], epochs=2)
+    rows = task.layout.read(module) + 0.1 * torch.randn(2, task.layout.size)
+    head = task.layout.head
+    top, mine = task.above(head, rows), rows[:, head.columns]
+    whole = task.descend(rows, only=head)
+    torch.testing.assert_close(top.descend(mine), whole[:, head.columns], rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(top.loss(mine, "train"), task.loss(rows, "train"))
+    (a, *_), (b, *_) = top.batches(), task.batches()
+    torch.testing.assert_close(top.grad(mine, a), task.grad(rows, b, only=head)[:, head.columns])
+
+
+class Wider(nn.Sequential):
+    """Might compute anything."""
+
+
+def test_only_settled_layers_below_the_last_are_computed_once() -> None:
+    def tail(module: nn.Module, *names: str) -> object:
+        layout = Layout(module)
+        return Network(module, layout).tail(layout.part(*names) if names else layout.head)
+
+    assert tail(layered())
+    assert tail(Cut(layered()))
+    assert tail(layered(nn.GroupNorm(2, 6)))
+    for module in (layered(nn.Dropout(0.5)), layered(nn.BatchNorm1d(6)), Wider(*layered()), Point()):
+        assert tail(module) is None
+    for names in (("0",), ("2",), ("0", "4"), ("0", "2", "4"), ("4.weight",)):
+        assert tail(layered(), *names) is None
+    same = nn.Linear(4, 4)
+    assert tail(nn.Sequential(same, nn.ReLU(), same, nn.Linear(4, 3))) is None
+    watched = layered()
+    watched[0].register_forward_hook(lambda *_: None)
+    assert tail(watched) is None
+
+
+def test_layers_computed_once_are_not_computed_again(monkeypatch) -> None:
+    task = classified(layered(), [0, 3], epochs=4)
+    seen = []
+    gradient = Network.gradient
+    monkeypatch.setattr(
+        Network, "gradient", lambda self, rows, *a, **k: seen.append(rows.shape[1]) or gradient(self, rows, *a, **k)
+    )
+    task.descend(task.layout.read(layered()), only=task.layout.head)
+    assert set(seen) == {task.layout.head.size}

@@ -8,7 +8,7 @@ from scipy.optimize import minimize
 
 from fairlead.core import Cohort, Cut, InputError, Layout, Network, Task
 from fairlead.methods import fedpac, fedrep
-from fairlead.methods.fedpac import collaboration, combine, cut, statistics
+from fairlead.methods.fedpac import collaboration, combine, cut, features, statistics
 
 FEDERATION = blobs()
 
@@ -74,7 +74,7 @@ def test_prototypes_pool_the_features_of_all_clients_under_their_trained_bodies(
     _, message = method.init(start, t.layout)
     _, reply = method.client({}, message, t)
     bodies = t.layout.join((t.layout.body, message["w"] + reply["w"]), (t.layout.head, reply["head"]))
-    sums, counts, _ = statistics(bodies, t)
+    sums, counts, _ = statistics(t.outputs(bodies, "train", features), t)
     _, snapshot = run(method, FEDERATION, net(), how=CLASSES)
     torch.testing.assert_close(snapshot.message["prototypes"][0], sums.sum(0) / counts.sum(0)[:, None])
     assert snapshot.message["known"].tolist() == [[1.0, 1.0, 1.0]]

@@ -17,12 +17,16 @@ from fairlead.core.batches import Batch
 from fairlead.core.dropout import KeyedDropout, keyed
 from fairlead.core.errors import EngineError
 from fairlead.core.layout import Layout, Part
-from fairlead.core.stacked import StackedLinear, stacked
+from fairlead.core.stacked import CONTAINERS, SAMPLE_BY_SAMPLE, StackedLinear, shares, stacked
 from fairlead.core.types import Named
 
 Loss = Callable[[nn.Module, Batch, Named], Tensor]  # module under the current parameters, batch, given rows -> ()
 # Module under the current parameters, (B, ...) -> (B, ...); each sample by itself, for many clients' may come at once.
 Output = Callable[[nn.Module, Tensor], Tensor]
+
+# Layers that give a sample the same numbers in training and evaluation, whatever else is in its batch. Exact types.
+SETTLED = (SAMPLE_BY_SAMPLE | {nn.Sequential, nn.Flatten, nn.Linear, nn.GroupNorm, nn.LayerNorm}) - {KeyedDropout}
+SETTLED |= {nn.Conv1d, nn.Conv2d, nn.MaxPool1d, nn.MaxPool2d, nn.AvgPool1d, nn.AvgPool2d, nn.AdaptiveAvgPool2d}
 
 
 class MeanLoss:
@@ -68,6 +72,7 @@ class Network:
         self._twin_leaves: list[tuple[Tensor, Tensor]] = []  # what learns, and where its gradient goes
         self._images = any(isinstance(m, nn.Conv2d) for m in self.module.modules())
         self._tried = False
+        self._tails: dict[tuple[str, ...], tuple[Network, Output] | None] = {}
 
     @property
     def drops(self) -> bool:
@@ -217,6 +222,35 @@ class Network:
             stacked = {f"module.{n}": t for n, t in self.layout.stacked(rows).items()}
             many: Tensor = vmap(lambda tensors, x: functional_call(self._call, tensors, (f, x)))(stacked, x)
             return many
+
+    def tail(self, part: Part) -> tuple[Network, Output] | None:
+        """The part as a network of its own, and what gives it its inputs; None where there is no such thing.
+
+        The part must be the module's last layers, and those below settled: their outputs can be kept while it learns.
+        """
+        if part.names not in self._tails:
+            self._tails[part.names] = self._cut(part)
+        return self._tails[part.names]
+
+    def _cut(self, part: Part) -> tuple[Network, Output] | None:
+        layers = list(self.module._modules.items()) if type(self.module) in CONTAINERS else []
+        owners = {name.partition(".")[0] for name in part.names}
+        first = next((i for i, (name, _) in enumerate(layers) if name in owners), 0)
+        above = self.layout.part(*(name for name, _ in layers[first:]))
+        below = [m for _, layer in layers[:first] if layer is not None for m in layer.modules()]
+        settled = all(type(m) in SETTLED and not m._forward_hooks and not m._forward_pre_hooks for m in below)
+        whole = (above.names, above.size) == (part.names, part.size)
+        if first == 0 or not whole or not settled or self.drops or self.pairs or shares(self.module):
+            return None
+
+        def inputs(module: nn.Module, x: Tensor) -> Tensor:
+            for layer in list(module._modules.values())[:first]:
+                assert layer is not None
+                x = layer(x)
+            return x
+
+        last = nn.Sequential(*(layer for _, layer in layers[first:] if layer is not None))
+        return Network(last, Layout(last)), inputs
 
     def _bind(self, row: Tensor, learning: tuple[str, ...] | None) -> None:
         """Make the module's tensors views of the row, so a step on the row is a step of the module."""

@@ -79,7 +79,7 @@ class StackedLinear(nn.Module):
 
 def stacked(module: nn.Module) -> nn.Module | None:
     """A copy of the module for many clients' samples, its weights still to be set; None where a layer forbids it."""
-    if not all(map(_known, module.modules())) or _shares(module):
+    if not all(map(_known, module.modules())) or shares(module):
         return None
     twin = copy.deepcopy(module).train()
     if type(twin) is nn.Linear:
@@ -100,7 +100,7 @@ def _known(m: nn.Module) -> bool:
     return plain and not m._parameters and (not m._buffers or isinstance(m, KeyedDropout))
 
 
-def _shares(module: nn.Module) -> bool:
+def shares(module: nn.Module) -> bool:
     """Whether a layer or a tensor occurs twice: each place would get weights of its own."""
     layers, tensors = (list(f(remove_duplicate=False)) for f in (module.named_modules, module.named_parameters))
     return len(layers) != len(list(module.modules())) or len(tensors) != len(list(module.parameters()))

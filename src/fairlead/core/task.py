@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Literal
 
@@ -23,8 +23,8 @@ SplitName = Literal["train", "validation", "test"]
 
 per_sample_cross_entropy: Criterion = partial(cross_entropy, reduction="none")
 
-# Samples evaluated at once: bounds the memory of activations whatever a client's test set.
-EVALUATION_BLOCK = 1024
+# Samples of a client evaluated at once: bounds the memory of activations, which convolutions fill the cache with.
+EVALUATION_BLOCK = 128
 
 
 @dataclass(frozen=True)
@@ -171,6 +171,20 @@ class Task:
         `grad(u, batch)` takes the gradient's place. Momentum starts from zero at every call. Rows with a leading axis,
         (M, C, D), are M models per client trained together, step by step; then `grad` gives the gradients of all.
         """
+        terms = (extra, tie, towards, grad, loss)
+        if only is not None and all(term is None for term in terms) and self._settled(only, epochs, steps, batch_size):
+            u = rows.expand(len(self), -1).clone()
+            u[:, only.columns] = self.above(only, rows).descend(
+                u[:, only.columns],
+                lr=lr,
+                epochs=epochs,
+                steps=steps,
+                batch_size=batch_size,
+                start=start,
+                momentum=momentum,
+                weight_decay=weight_decay,
+            )
+            return u
         lr = self.lr if lr is None else lr
         momentum = self.training.momentum if momentum is None else momentum
         weight_decay = self.training.weight_decay if weight_decay is None else weight_decay
@@ -208,6 +222,34 @@ class Task:
                 u[..., moving] -= lr * g
         self._network.release()
         return u
+
+    def above(self, part: Part, rows: Tensor, inputs: Tensor | None = None) -> Task:
+        """A part of the model as a task of its own, the rest held at `rows`; the part's columns are its rows, (C, P).
+
+        Where the part is the last layers and those below are settled, what they make of the train samples is computed
+        here, once, unless it is given: `inputs`, (C, n, ...). Only train samples can then be asked for.
+        """
+        tail = self._network.tail(part)
+        if tail is None or int(self.sizes().min()) == 0:
+            return _Held(self, part, rows)
+        network, below = tail
+        _, y, real = self.whole("train")
+        z = self.outputs(rows, "train", below) if inputs is None else inputs
+        order = torch.tensor(self.ids).argsort()
+        sizes = torch.zeros(len(self._federation.train.starts), dtype=torch.int64)
+        sizes[torch.tensor(self.ids) + 1] = real.sum(1)
+        train = Split(z[order][real[order]], y[order][real[order]], sizes.cumsum(0))
+        data = replace(self._federation, train=train)
+        return Task(network, data, self.ids, self.training, round=self.round, seed=self.seed)
+
+    def _settled(self, part: Part, epochs: int | None, steps: int | None, batch_size: int | None) -> bool:
+        """Whether the layers below the part are better computed once, for all samples, than batch by batch."""
+        if self._network.tail(part) is None or int(self.sizes().min()) == 0:
+            return False
+        if epochs is None and (steps or self.training.steps):
+            drawn = (steps or self.training.steps or 0) * (batch_size or self.training.batch_size)
+            return drawn >= int(self.sizes().max())
+        return (self.training.epochs if epochs is None else epochs) > 0
 
     def loss(self, rows: Tensor, split: SplitName = "validation") -> Tensor:
         """The mean loss of each row on its client's whole split, evaluating, (C, 1)."""
@@ -254,6 +296,37 @@ class Task:
     def _split(self, split: SplitName) -> Split:
         data: Split = getattr(self._federation, split)
         return data
+
+
+class _Held(Task):
+    """A part of another task's model, for networks whose other layers must be computed batch by batch."""
+
+    def __init__(self, task: Task, part: Part, rows: Tensor) -> None:
+        self.__dict__.update(task.__dict__)
+        self._part, self._rows = part, rows.expand(len(task), -1).clone()
+        self._buffer = torch.zeros_like(self._rows)
+
+    def _whole(self, rows: Tensor) -> Tensor:
+        self._rows[:, self._part.columns] = rows
+        return self._rows
+
+    def grad(
+        self,
+        rows: Tensor,
+        batch: Batch,
+        *,
+        only: Part | None = None,
+        loss: Loss | None = None,
+        given: Named | None = None,
+        out: Tensor | None = None,
+    ) -> Tensor:
+        whole = self._whole(rows)
+        return super().grad(whole, batch, only=self._part, loss=loss, given=given, out=self._buffer)[
+            :, self._part.columns
+        ]
+
+    def evaluate(self, rows: Tensor, split: SplitName) -> Named:
+        return super().evaluate(self._whole(rows), split)
 
 
 def _plus(g: Tensor, term: Tensor, in_place: bool) -> Tensor:

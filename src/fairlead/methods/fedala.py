@@ -63,28 +63,28 @@ def fedala(
         own = torch.where(rounds > 0, state["theta"], w)[:, part.columns]
         theirs = w[:, part.columns]
         weights = state["weights"].expand(len(task), -1)
-        mixed = w.expand(len(task), -1).clone()
-        buffer = torch.zeros_like(mixed)
-
-        def mix(weights: Tensor) -> Tensor:
-            mixed[:, part.columns] = torch.lerp(own, theirs, weights)
-            return mixed
-
         learning = (rounds > 0) & (rate > 0)
+        if bool(learning.any()):
+            weights = learned(weights, learning, rounds == 1, own, theirs, task.above(part, w))
+        mixed = w.expand(len(task), -1).clone()
+        mixed[:, part.columns] = torch.lerp(own, theirs, weights)
+        return weights, mixed
+
+    def learned(weights: Tensor, learning: Tensor, search: Tensor, own: Tensor, theirs: Tensor, top: Task) -> Tensor:
         losses: list[Tensor] = []
         for i in range(passes):
             if not bool(learning.any()):
                 break
-            for batch in sampled(task, share, start=task.training.epochs + i):
-                g = task.grad(mix(weights), batch, only=part, out=buffer)[:, part.columns] * (theirs - own)
+            for batch in sampled(top, share, start=top.training.epochs + i):
+                g = top.grad(torch.lerp(own, theirs, weights), batch) * (theirs - own)
                 active = learning if batch.active is None else learning * batch.active
                 weights = (weights - rate * active * g).clamp(0, 1)
-            learning = learning & (rounds == 1)
+            learning = learning & search
             if bool(learning.any()):
-                losses.append(task.loss(mix(weights), "train"))
+                losses.append(top.loss(torch.lerp(own, theirs, weights), "train"))
             if len(losses) >= window:
                 learning = learning & (torch.stack(losses[-window:]).std(0) >= threshold)
-        return weights, mix(weights)
+        return weights
 
     return Method(init, client, personal, server=averaging, average=mean())
 

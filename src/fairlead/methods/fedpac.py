@@ -53,20 +53,21 @@ def fedpac(*, pull: float = 1.0, head_lr: float = 0.1, head_epochs: int = 1) -> 
 
         # Features do not depend on the head, so that anybody's serves for a body which all have in common.
         received = task.layout.join((body, message["w"]), (head, message["head"][:1]))
-        sums, counts, squares = statistics(received, task)
+        z = task.outputs(received, "train", features)
+        sums, counts, squares = statistics(z, task)
         n = task.sizes().to(sums)
         means = sums / n[..., None]
         variance = (squares / n - means.square().sum((1, 2))[:, None]).clamp(min=0) / n
         decayed = head_lr * task.lr / task.training.lr
-        u = task.descend(personal(state, message, task), only=head, lr=decayed, epochs=head_epochs)
+        own = task.above(head, received, z).descend(message["head"], lr=decayed, epochs=head_epochs)
         u = task.descend(
-            u,
+            task.layout.join((body, message["w"]), (head, own)),
             only=body,
             start=head_epochs,
             loss=MeanLoss(values),
             given={"prototypes": message["prototypes"], "known": message["known"]},
         )
-        sums, counts, _ = statistics(u, task)
+        sums, counts, _ = statistics(task.outputs(u, "train", features), task)
         return {}, {
             "w": u[:, body.columns] - message["w"],
             "head": u[:, head.columns],
@@ -96,10 +97,9 @@ def cut(module: nn.Module) -> Cut:
     return parts
 
 
-def statistics(rows: Tensor, task: Task) -> tuple[Tensor, Tensor, Tensor]:
-    """Over each client's train samples: features summed by class (C, K, d), counts (C, K), squared norms (C, 1)."""
+def statistics(z: Tensor, task: Task) -> tuple[Tensor, Tensor, Tensor]:
+    """Of the train samples' features (C, n, d): summed by class (C, K, d), counts (C, K), squared norms (C, 1)."""
     _, y, real = task.whole("train")
-    z = task.outputs(rows, "train", features)
     member = (one_hot(y, task.classes) * real[..., None]).to(z)  # (C, n, K)
     return member.mT @ z, member.sum(1), (z.square().sum(-1) * real).sum(1, keepdim=True)
 
