@@ -37,6 +37,7 @@ NAMES = [
     "confree-table3",
     "confree-figure1",
     "confree-figure2",
+    "confree-rounds",
     "fedres-synthetic1",
     "fedres-synthetic2",
     "plgu-table1",

@@ -298,6 +298,28 @@ def figure2(budget: Budget) -> Study:
     return _figure("confree-figure2", "ConFREE by heterogeneity", "Figure 2", "Dirichlet β", plans, budget)
 
 
+def by_round(budget: Budget) -> Study:
+    """How the gain changes as training goes on: is it one of length, which a longer training would give as well?"""
+    place = "CIFAR-10, Dirichlet(0.1)"
+    plan = settings("cifar10-dirichlet", budget) | ({"rounds": 200} if budget == "standard" else {})
+    _, _, _, _, long, scaled = variants()
+    chosen = {suffix: variants()[suffix] for suffix in ("", " + ConFREE", long, scaled)}
+    hosts = ["APFL", "FedALA"]
+    entries = {
+        (host + suffix, place): Entry(cell(host, stage, options, plan), "accuracy")
+        for host in hosts
+        for suffix, (stage, options) in chosen.items()
+    }
+    columns = (Column(place, "accuracy, %", place, 100.0, 2),)
+    notes = (ATTRIBUTION, SETTING, "Here with 200 rounds at standard budget, scored every 25.")
+    picture = Picture("rounds", "ConFREE and longer steps by round", "accuracy, %")
+    title = "ConFREE's gain as training goes on"
+    claims = gains(hosts, [place])
+    return Study(
+        "confree-rounds", title, "no table of the paper", columns, entries, claims, notes, SEEDS[budget], picture
+    )
+
+
 def _figure(name: str, title: str, source: str, axis: str, plans: dict[str, dict[str, Any]], budget: Budget) -> Study:
     scenarios = {"CIFAR-100": "cifar100-dirichlet", "Flowers-102": "flowers102-dirichlet"}
     columns, entries = [], {}
@@ -323,4 +345,5 @@ STUDIES = {
     "confree-table3": table3,
     "confree-figure1": figure1,
     "confree-figure2": figure2,
+    "confree-rounds": by_round,
 }
