@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -310,20 +310,9 @@ class _Held(Task):
         self._rows[:, self._part.columns] = rows
         return self._rows
 
-    def grad(
-        self,
-        rows: Tensor,
-        batch: Batch,
-        *,
-        only: Part | None = None,
-        loss: Loss | None = None,
-        given: Named | None = None,
-        out: Tensor | None = None,
-    ) -> Tensor:
-        whole = self._whole(rows)
-        return super().grad(whole, batch, only=self._part, loss=loss, given=given, out=self._buffer)[
-            :, self._part.columns
-        ]
+    def grad(self, rows: Tensor, batch: Batch, **more: Any) -> Tensor:
+        whole = super().grad(self._whole(rows), batch, **more | {"only": self._part, "out": self._buffer})
+        return whole[:, self._part.columns]
 
     def evaluate(self, rows: Tensor, split: SplitName) -> Named:
         return super().evaluate(self._whole(rows), split)
