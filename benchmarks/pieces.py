@@ -11,6 +11,7 @@ from torch.nn.functional import cross_entropy
 from benchmarks.measure import Timing, interleaved, threads
 from benchmarks.workloads import WORKLOADS, Workload
 from fairlead.core import Batch, Named, Network, Task
+from fairlead.core.task import EVALUATION_BLOCK
 
 TURNS = 15
 
@@ -23,6 +24,9 @@ def pieces() -> dict[str, tuple[Timing, Timing]]:
         "stacked layers or vmap, W2 step": stacked_layers(replace(WORKLOADS["w2"], clients=18)),
         "stacked layers or vmap, W3 step": stacked_layers(replace(WORKLOADS["w3"], clients=10, samples=50)),
         "index_select or indexing, W2 batch": selection(WORKLOADS["w2"]),
+        "head alone, W2 round": head_alone(replace(WORKLOADS["w2"], clients=18)),
+        "head alone, CNN epoch": head_alone(replace(cnn, clients=1)),
+        "evaluation in blocks, CNN": blocks(replace(cnn, clients=1, samples=1024)),
     }
     found = {}
     with threads(1), torch.no_grad():
@@ -59,6 +63,21 @@ def stacked_layers(w: Workload) -> tuple[Case, Case]:
         return one.mean(cross_entropy(module(one.x), one.y, reduction="none"))
 
     return lambda: task.grad(rows, batch, loss=loss, out=out), lambda: task.grad(rows, batch, out=out)
+
+
+def head_alone(w: Workload) -> tuple[Case, Case]:
+    """The local epochs of a head, where a term of zeros forbids to keep what the other layers give, and without it."""
+    task = Task(Network(w.module, w.layout), w.federation, list(range(w.clients)), w.training, round=1, seed=0)
+    rows, head = w.params.repeat(w.clients, 1), w.layout.head
+    nothing = torch.zeros_like(rows)
+    return lambda: task.descend(rows, only=head, extra=lambda u: nothing), lambda: task.descend(rows, only=head)
+
+
+def blocks(w: Workload) -> tuple[Case, Case]:
+    """One client's samples through the network, without gradients."""
+    network, x = Network(w.module, w.layout), w.federation.train.x[None]
+    pieces = torch.split(x, EVALUATION_BLOCK, dim=1)
+    return lambda: network.outputs(w.params, x), lambda: [network.outputs(w.params, piece) for piece in pieces]
 
 
 def selection(w: Workload) -> tuple[Case, Case]:
