@@ -191,8 +191,8 @@ def gtsrb(budget: Budget) -> Study:
     """Feature shift on German traffic signs."""
     note = (
         "36 clients, each turned 10 degrees further; tested on the published test signs. Standard budget: 128 train "
-        "samples per client in place of 256, and 30 rounds at a step size of 0.05 in place of 500 at 0.005; ties between "
-        "models are a tenth as strong, so that step size times strength is as published."
+        "samples per client in place of 256, and 30 rounds at a step size of 0.05 in place of 500 at 0.005; ties "
+        "between models are a tenth as strong, so that step size times strength is as published."
     )
     return _shifted("fedora-gtsrb", "gtsrb-rotated", "GTSRB", note, budget)
 
