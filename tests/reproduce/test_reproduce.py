@@ -160,6 +160,13 @@ def test_orderings_are_judged_on_means():
     assert sentence(best).startswith("does not hold: A is best [1 of 2]; against it: A 0.1")
 
 
+def test_equal_but_for_rounding_is_not_above():
+    numbers = {("A", "x"): Number(None, (30.43333311,)), ("B", "x"): Number(None, (30.43333308,))}
+    pair = (("A", "x"), ("B", "x"))
+    assert judge(Claim("A is above B", (pair,)), numbers).status == "does not hold"
+    assert judge(Claim("A is at least B", (pair[::-1],), slack=1e-9), numbers).status == "holds"
+
+
 def test_what_was_not_run_neither_helps_nor_hurts():
     numbers = {
         ("A", "x Acc"): Number(0.5, (0.7,)),

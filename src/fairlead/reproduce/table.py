@@ -69,6 +69,9 @@ def numbers_of(study: Study, ours: Mapping[Key, list[float] | str]) -> dict[Key,
     return found
 
 
+ROUNDING = 1e-6  # relative; accuracies are single-precision means, and equal ones may differ in their last bits
+
+
 def judge(claim: Claim, numbers: Numbers) -> Verdict:
     """Whether the claimed ordering is found in our means; pairs that were not run neither help nor hurt."""
     held, measured, against = 0, 0, []
@@ -79,7 +82,8 @@ def judge(claim: Claim, numbers: Numbers) -> Verdict:
             continue
         measured += 1
         margin = a - b if margin is None else min(margin, a - b)
-        if a - b > -claim.slack if claim.slack else a > b:
+        rounding = ROUNDING * max(abs(a), abs(b))
+        if a - b > (-claim.slack - rounding if claim.slack else rounding):
             held += 1
         else:
             against.append(_contrary(high, low, numbers))
