@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from itertools import islice
 
 import torch
 from torch import Tensor, nn
@@ -233,23 +234,22 @@ class Network:
         return self._tails[part.names]
 
     def _cut(self, part: Part) -> tuple[Network, Output] | None:
-        layers = list(self.module._modules.items()) if type(self.module) in CONTAINERS else []
+        layers = list(self.module.named_children()) if type(self.module) in CONTAINERS else []
         owners = {name.partition(".")[0] for name in part.names}
         first = next((i for i, (name, _) in enumerate(layers) if name in owners), 0)
         above = self.layout.part(*(name for name, _ in layers[first:]))
-        below = [m for _, layer in layers[:first] if layer is not None for m in layer.modules()]
+        below = [m for _, layer in layers[:first] for m in layer.modules()]
         settled = all(type(m) in SETTLED and not m._forward_hooks and not m._forward_pre_hooks for m in below)
         whole = (above.names, above.size) == (part.names, part.size)
         if first == 0 or not whole or not settled or self.drops or self.pairs or shares(self.module):
             return None
 
         def inputs(module: nn.Module, x: Tensor) -> Tensor:
-            for layer in list(module._modules.values())[:first]:
-                assert layer is not None
+            for layer in islice(module.children(), first):
                 x = layer(x)
             return x
 
-        last = nn.Sequential(*(layer for _, layer in layers[first:] if layer is not None))
+        last = nn.Sequential(*(layer for _, layer in layers[first:]))
         return Network(last, Layout(last)), inputs
 
     def _bind(self, row: Tensor, learning: tuple[str, ...] | None) -> None:

@@ -229,8 +229,8 @@ class Task:
         Where the part is the last layers and those below are settled, what they make of the train samples is computed
         here, once, unless it is given: `inputs`, (C, n, ...). Only train samples can then be asked for.
         """
-        tail = self._network.tail(part)
-        if tail is None or int(self.sizes().min()) == 0:
+        tail = self._tail(part)
+        if tail is None:
             return _Held(self, part, rows)
         network, below = tail
         _, y, real = self.whole("train")
@@ -242,9 +242,13 @@ class Task:
         data = replace(self._federation, train=train)
         return Task(network, data, self.ids, self.training, round=self.round, seed=self.seed)
 
+    def _tail(self, part: Part) -> tuple[Network, Output] | None:
+        # Who has no samples has none to compute anything of.
+        return self._network.tail(part) if int(self.sizes().min()) else None
+
     def _settled(self, part: Part, epochs: int | None, steps: int | None, batch_size: int | None) -> bool:
         """Whether the layers below the part are better computed once, for all samples, than batch by batch."""
-        if self._network.tail(part) is None or int(self.sizes().min()) == 0:
+        if self._tail(part) is None:
             return False
         if epochs is None and (steps or self.training.steps):
             drawn = (steps or self.training.steps or 0) * (batch_size or self.training.batch_size)

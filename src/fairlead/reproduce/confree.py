@@ -303,13 +303,12 @@ def by_round(budget: Budget) -> Study:
     """How the gain changes as training goes on: is it one of length, which a longer training would give as well?"""
     place = "CIFAR-10, Dirichlet(0.1)"
     plan = settings("cifar10-dirichlet", budget) | ({"rounds": 200} if budget == "standard" else {})
-    _, _, _, _, long, scaled = variants()
-    chosen = {suffix: variants()[suffix] for suffix in ("", " + ConFREE", long, scaled)}
+    plain, paper, _, _, long, scaled = variants().items()
     hosts = ["APFL", "FedALA"]
     entries = {
         (host + suffix, place): Entry(cell(host, stage, options, plan), "accuracy")
         for host in hosts
-        for suffix, (stage, options) in chosen.items()
+        for suffix, (stage, options) in (plain, paper, long, scaled)
     }
     columns = (Column(place, "accuracy, %", place, 100.0, 2),)
     notes = (ATTRIBUTION, SETTING, "Here with 200 rounds at standard budget, scored every 25.")
