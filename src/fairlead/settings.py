@@ -68,6 +68,7 @@ class Settings(BaseModel):
     fractions: Triple | None = Field(None, description="Train,validation,test shares, e.g. 0.6,0.2,0.2.")
     shift: str | None = Field(None, description="none or rotation.")
     angle: float | None = Field(None, description="Degrees between neighbouring clients, for --shift rotation.")
+    image_size: int | None = Field(None, description="Pixels a side that images are brought to.")
     pool: str | None = Field(None, description="all: mix the published parts; train: keep the published test part.")
     model: str | None = Field(None, description="auto, logistic, mlp, lenet or cnn.")
     rounds: int | None = Field(None, description="Rounds of training.")

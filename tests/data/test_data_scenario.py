@@ -227,3 +227,18 @@ def test_clients_split_by_a_column_go_by_its_values(tmp_path):
     joined = Scenario(data=str(path), column="site", split="column", clients=1).build(seed=0)
     assert joined.names == ("north to south",)
     assert Scenario(clients=2).build(seed=0).names == ()
+
+
+def test_image_size():
+    """Pixels are averaged over squares, after a shift and on the scale that training sees; features have none."""
+    x = torch.arange(40 * 3 * 4 * 4).view(40, 3, 4, 4) % 251
+    source = from_tensors(x.to(torch.uint8), torch.arange(40) % 2)
+    plan = Scenario(clients=2, shift="rotation", angle=90.0)
+    whole = plan.build(0, source=source).train.x
+    small = Scenario(clients=2, shift="rotation", angle=90.0, image_size=2).build(0, source=source).train.x
+    assert torch.allclose(small, whole.unfold(2, 2, 2).unfold(3, 2, 2).mean((4, 5)), atol=1e-6)
+    with pytest.raises(InputError, match=r"image_size needs images"):
+        Scenario(clients=2, image_size=2).build(0, source=numbered())
+    for bad in (0, -1, 1.5):
+        with pytest.raises(InputError, match=r"whole number of pixels"):
+            Scenario(image_size=bad)

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import ArrayLike
 
 from fairlead.core.errors import InputError, nearest, require
@@ -50,6 +51,7 @@ class Scenario:
     fractions: tuple[float, float, float] = (0.5, 0.2, 0.3)  # used when `samples` is None; they sum to one
     shift: str = "none"
     angle: float = 0.0  # for shift "rotation": degrees between client k and client k + 1
+    image_size: int | None = None  # pixels a side that images are brought to by averaging; None leaves them as they are
     big: dict[int, float] | None = None  # clients with so many times the (train, if `samples`) samples
     pool: str = "all"  # "all" mixes the published parts; "train" keeps the published test part for testing
 
@@ -73,6 +75,8 @@ class Scenario:
         require(self.classes_per_client >= 1, f"classes_per_client must be at least 1, got {self.classes_per_client}")
         require(self.skew == 0 or _positive(self.skew), f"skew must be >= 0, got {self.skew}; 0 gives equal sizes")
         require(math.isfinite(self.angle), f"angle must be a number of degrees, got {self.angle}")
+        sized = self.image_size is None or (isinstance(self.image_size, int) and self.image_size >= 1)
+        require(sized, f"image_size must be a whole number of pixels a side, got {self.image_size}")
         self._check_amounts()
 
     def _check_amounts(self) -> None:
@@ -109,6 +113,7 @@ class Scenario:
         source = load(self.data, data_dir, self.label, self.column) if source is None else source
         images = source.raw.dim() == 4
         require(self.shift == "none" or images, f"shift '{self.shift}' needs images, and {source.name} has features")
+        require(self.image_size is None or images, f"image_size needs images, and {source.name} has features")
         test_part = source.parts == "test"
         if self.pool == "train" and not 0 < test_part.sum() < len(source):
             raise InputError(f"pool 'train' needs a published test part, and {source.name} has none; use pool 'all'")
@@ -209,6 +214,8 @@ class Scenario:
                 x = x.float().div_(255)
                 if x.shape[1] == 3:
                     x.sub_(0.5).div_(0.5)
+            if self.image_size is not None:
+                x = F.adaptive_avg_pool2d(x, self.image_size)
             return Split(x, torch.from_numpy(source.y.numpy()[index]), torch.from_numpy(starts))
 
         train, validation, test = (gather(pieces) for pieces in cut)
