@@ -159,15 +159,16 @@ def descent(
 ) -> Callable[[], object]:
     """Local SGD of every client by an engine, and nothing else; `passes` are the keywords of each `descend`.
 
-    `looks` are splits that the model is evaluated on before.
+    `looks` are splits that a model of each client's own is evaluated on before.
     """
+    own = w.params.repeat(w.clients, 1) if looks else w.params
 
     def work(state: Named, message: Named, task: Task) -> tuple[Named, Named]:
         u = message["w"]
         for split in looks:
-            task.loss(u, split)
+            task.loss(message["own"], split)
         for keywords in passes or ({},):
             u = task.descend(u, **keywords)  # type: ignore[arg-type]
         return {}, {"w": u}
 
-    return lambda: pool.map(work, torch.arange(w.clients), 1, {}, {"w": w.params})
+    return lambda: pool.map(work, torch.arange(w.clients), 1, {}, {"w": w.params, "own": own})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
@@ -114,7 +114,7 @@ def federate(
             ids = seen[draw(participation, len(seen), seed, t)]
             before = snapshot.states.get(ids)
             states, replies = pool.map(method.client, ids, t, before, snapshot.message)
-            up, down = payload(replies) * len(ids), payload(snapshot.message) * len(ids)
+            up, down = payload(replies) * len(ids), payload(snapshot.message, method.picks) * len(ids)
             sound = finite([*states.values(), *replies.values()], len(ids))
             dropped = ids[~sound].tolist()
             if dropped:
@@ -307,9 +307,16 @@ def keep_best(
         snapshot.best = {"round": torch.tensor([snapshot.round]), "value": value} | models
 
 
-def payload(rows: Named) -> int:
-    """Bytes that one client's row of each name takes on the wire."""
-    return sum(x[0].numel() * x.element_size() for x in rows.values())
+def payload(rows: Named, picks: Mapping[str, str] | None = None) -> int:
+    """Bytes that one client's row of each name takes on the wire; of rows to pick from, those that are picked.
+
+    >>> shelf = {"models": torch.zeros(1, 100, 7), "chosen": torch.tensor([[4, 50]])}
+    >>> payload(shelf, {"models": "chosen"})  # two models of seven numbers; which they were is nobody's business
+    56
+    """
+    picks = picks or {}
+    sent = {n: x[0, : rows[picks[n]].shape[1]] if n in picks else x[0] for n, x in rows.items()}
+    return sum(x.numel() * x.element_size() for n, x in sent.items() if n not in picks.values())
 
 
 def finite(rows: list[Tensor], count: int) -> Tensor:

@@ -85,10 +85,16 @@ class Watch:
         """The method, watched."""
 
         def client(state, message, task):
-            out = self.call("client", method.client, state, message, task)
+            parcel = message
+            for shelf, numbers in method.picks.items():
+                # Over a wire only the rows picked would come, counted from 0: the method must do with these.
+                (rows,) = message[numbers]
+                parcel = parcel | {shelf: message[shelf][:, rows], numbers: torch.arange(len(rows))[None]}
+            out = self.call("client", method.client, state, parcel, task)
             self.note(state=state, message=message, reply=out[1])
             self.note(state=out[0])
-            self.down[task.round] = self.down.get(task.round, 0) + size(message)
+            sent = {n: x for n, x in parcel.items() if n not in method.picks.values()}
+            self.down[task.round] = self.down.get(task.round, 0) + size(sent)
             self.up[task.round] = self.up.get(task.round, 0) + size(out[1])
             return out
 

@@ -48,7 +48,7 @@ def test_shares_of_one_take_the_global_model_and_shares_of_zero_keep_the_own_lay
     data = task(FEDERATION, net(), [0, 1], CLASSES)
 
     def deployed(weights):
-        state = {"theta": theta, "weights": weights, "rounds": torch.full((2, 1), 2.0)}
+        state = {"theta": theta[:, part.columns], "weights": weights, "rounds": torch.full((2, 1), 2.0)}
         return fedala(rate=0, layers=2).personal(state, {"w": w}, data)
 
     assert torch.equal(deployed(ones), w.expand(2, -1))
@@ -66,7 +66,7 @@ def test_a_step_on_the_shares_in_closed_form():
     theta = torch.tensor([[9.0, 9.0, 9.0, 0.0, 0.5, 1.0]])
     w = torch.tensor([[0.2, 0.2, 0.2, 1.0, -0.5, 0.0]])
     weights = torch.tensor([[0.5, 0.5, 0.5]])
-    state = {"theta": theta, "weights": weights, "rounds": torch.tensor([[2.0]])}
+    state = {"theta": theta[:, 3:], "weights": weights, "rounds": torch.tensor([[2.0]])}
     after, _ = fedala(rate=0.4).client(state, {"w": w}, t)
     towards = (w - theta)[:, 3:]
     b_hat = theta[:, 3:] + towards * weights

@@ -2,14 +2,14 @@
 
 paper     here               meaning
 Θ         message["w"]       global model
-Θ_i       state["theta"]     client i's model after its last local training, kept between rounds
+Θ_i       state["theta"]     client i's upper layers after its last local training; of those below nothing is kept
 W_i       state["weights"]   share of the global model in each of the upper layers' numbers, in [0, 1]; starts at one
 p         layers             how many of the last layers are mixed; those below are the global model's
 s         share              part of the train samples on which W_i is learned
 η         rate               step size of W_i; 0 keeps W_i at one, which is FedAvg
 Θ̂_i       mixed              Θ_i + (Θ - Θ_i) ⊙ [1, W_i]: where local training starts, and what the client deploys
 
-Cost: one model and the shares kept per client, an extra pass per round and per deployed model; traffic as FedAvg.
+Cost: upper layers and their shares kept per client, an extra pass per round and per deployed model; traffic as FedAvg.
 In a client's first round there is nothing of its own to mix; in its second one W_i is trained until the standard
 deviation of the last `window` losses falls below `threshold` (`passes` at most), later for one pass a round.
 Differs from the paper: the loss that decides is that of all train samples after each pass. `layers` counts layers, as
@@ -43,14 +43,15 @@ def fedala(
     require(passes >= 1, f"fedala: passes must be >= 1, got {passes}; it bounds the first learning of the weights")
 
     def init(params: Tensor, layout: Layout) -> tuple[Named, Named]:
-        weights = torch.ones_like(params[:, upper(layout, layers).columns])
-        return {"theta": params, "weights": weights, "rounds": params.new_zeros(1, 1)}, {"w": params}
+        theta = params[:, upper(layout, layers).columns]
+        return {"theta": theta, "weights": torch.ones_like(theta), "rounds": params.new_zeros(1, 1)}, {"w": params}
 
     def client(state: Named, message: Named, task: Task) -> tuple[Named, Named]:
         weights, mixed = adapt(state, message, task)
-        theta = task.descend(mixed)
+        u = task.descend(mixed)
         seen = (state["rounds"] + 1).clamp(max=2).expand(len(task), 1)
-        return {"theta": theta, "weights": weights, "rounds": seen}, {"w": theta - message["w"]}
+        theta = u[:, upper(task.layout, layers).columns]
+        return {"theta": theta, "weights": weights, "rounds": seen}, {"w": u - message["w"]}
 
     def personal(state: Named, message: Named, task: Task) -> Tensor:
         return adapt(state, message, task)[1]
@@ -59,9 +60,9 @@ def fedala(
         """The shares W_i after learning, (C, p-layer columns), and the models Θ̂_i they give, (C, D)."""
         part = upper(task.layout, layers)
         w, rounds = message["w"], state["rounds"].expand(len(task), 1)
-        # A newcomer's own model is the initial one, and not worth a share.
-        own = torch.where(rounds > 0, state["theta"], w)[:, part.columns]
         theirs = w[:, part.columns]
+        # A newcomer's own model is the initial one, and not worth a share.
+        own = torch.where(rounds > 0, state["theta"], theirs)
         weights = state["weights"].expand(len(task), -1)
         learning = (rounds > 0) & (rate > 0)
         if bool(learning.any()):

@@ -2,21 +2,22 @@
 
 paper   here                  meaning
 θ_i     state["theta"]        model of client i after local training, kept between rounds and deployed
-θ_n     message["models"]     M other clients' models, (C, M, D)
+θ_n     message["models"]     all clients' models, (1, N, D); a client is sent the M that message["chosen"] names
 w_i,n   reply["affinity"]     (L_i(θ_i) - L_i(θ_n)) / ‖θ_n - θ_i‖ on validation data; clipped at 0 and normalised it is
                               the share of θ_n in the mixture that local training starts from
 P       server "preference"   sum of w_i,n over the rounds, negative ones included: whose models client i is sent
 M       models                models sent to a client; 0 is LOCAL
 ε       epsilon               chance that one of them is drawn at random rather than by P
 
-Cost: one model kept per client; M models down and one up, every round, and M passes over the validation data.
-The server keeps N models and writes N·M, the next round's messages.
+Cost: one model kept per client; M models down and one up, every round, and M + 1 passes over the validation data.
+The server keeps N models.
 Differs from the paper: a client's own model, whose weight is 0 by the formula, is not sent; ε does not decay; ties in P
 are broken at random. Models of clients that never took part are sent to nobody; such a client would deploy the mixture.
 """
 
 import torch
 from torch import Tensor
+from torch.nn.functional import embedding_bag
 
 from fairlead.core import Cohort, Layout, Method, Named, Server, Task, require, stream
 
@@ -31,14 +32,14 @@ def fedfomo(*, models: int = 5, epsilon: float = 0.3) -> Method:
 
     def client(state: Named, message: Named, task: Task) -> tuple[Named, Named]:
         w = affinity(state, message, task)
-        theta = task.descend(mixture(state["theta"], message["models"], w))
+        theta = task.descend(mixture(state["theta"], message, w))
         return {"theta": theta}, {"theta": theta, "affinity": w}
 
     def personal(state: Named, message: Named, task: Task) -> Tensor:
         return state["theta"]
 
     def newcomer(state: Named, message: Named, task: Task) -> Tensor:
-        return mixture(state["theta"], message["models"], affinity(state, message, task))
+        return mixture(state["theta"], message, affinity(state, message, task))
 
     def server(average: Server) -> Server:
         def first(message: Named, hello: Named, clients: int) -> tuple[Named, Named]:
@@ -50,50 +51,58 @@ def fedfomo(*, models: int = 5, epsilon: float = 0.3) -> Method:
                 "preference": torch.zeros(clients, clients),
                 "chosen": torch.zeros(clients, count, dtype=torch.int64),
             }
-            nothing = torch.zeros(1, count, dtype=torch.bool)
-            return state, {"models": params.repeat(1, count, 1), "offered": nothing}
+            nothing = torch.zeros(1, count, dtype=torch.int64)
+            return state, {"models": state["theta"][None], "chosen": nothing, "offered": nothing.bool()}
 
         def update(state: Named, rows: Named, cohort: Cohort) -> tuple[Named, Named]:
             ids = cohort.ids
-            theta = state["theta"].index_copy(0, ids, rows["theta"])
+            theta = rows["theta"] if len(ids) == cohort.clients else state["theta"].index_copy(0, ids, rows["theta"])
             present = state["present"].index_fill(0, ids, True)
             liked = state["preference"][ids].scatter_add(1, state["chosen"][ids], rows["affinity"])
             preference = state["preference"].index_copy(0, ids, liked)
             count = state["chosen"].shape[1]
             chosen, offered = choose(preference, present, count, epsilon, cohort.seed, cohort.round)
             state = {"theta": theta, "present": present, "preference": preference, "chosen": chosen}
-            return state, {"models": theta[chosen], "offered": offered}
+            return state, {"models": theta[None], "chosen": chosen, "offered": offered}
 
         return Server(first, update)
 
-    return Method(init, client, personal, server, average=None, newcomer=newcomer)
+    return Method(init, client, personal, server, average=None, newcomer=newcomer, picks={"models": "chosen"})
 
 
 def affinity(state: Named, message: Named, task: Task) -> Tensor:
     """How much lower the validation loss of each model sent is, per unit of distance; 0 for none, (C, M)."""
-    theta, models, offered = state["theta"], message["models"], message["offered"]
-    w = theta.new_zeros(len(task), models.shape[1])
-    own = task.loss(theta)
-    # Client by client: the differences of one stay in the cache, those of all would not.
-    pairs = zip(models.expand(len(task), -1, -1), theta.expand(len(task), -1), strict=True)
-    gaps = torch.stack([(others - mine).norm(dim=1) for others, mine in pairs])
-    for n in range(models.shape[1]):
-        gain = (own - task.loss(models[:, n])) / gaps[:, n : n + 1]
+    (models,), chosen, offered = message["models"], message["chosen"].expand(len(task), -1), message["offered"]
+    theta = state["theta"].expand(len(task), -1)
+    w = theta.new_zeros(chosen.shape)
+    own = task.loss(state["theta"])
+    others = torch.empty_like(theta, memory_format=torch.contiguous_format)
+    for n in range(chosen.shape[1]):
+        torch.index_select(models, 0, chosen[:, n], out=others)
+        # Client by client: a difference stays in the cache, those of all would not.
+        gap = torch.stack([torch.dist(other, mine) for other, mine in zip(others, theta, strict=True)])[:, None]
+        gain = (own - task.loss(others)) / gap
         # Not finite where the models are equal, or where the other one's loss overflows here.
         w[:, n : n + 1] = gain.where(offered[:, n : n + 1] & gain.isfinite(), 0)
     return w
 
 
-def mixture(theta: Tensor, models: Tensor, w: Tensor) -> Tensor:
+def mixture(theta: Tensor, message: Named, w: Tensor) -> Tensor:
     """θ + Σ_n w_n (θ_n - θ) with the positive weights, scaled to sum to one; θ itself where there are none. (C, D)
 
-    >>> mixture(torch.tensor([[1.0]]), torch.tensor([[[2.0], [4.0], [9.0]]]), torch.tensor([[3.0, 1.0, -5.0]])).tolist()
+    >>> sent = {"models": torch.tensor([[[2.0], [4.0], [9.0]]]), "chosen": torch.tensor([[0, 1, 2]])}
+    >>> mixture(torch.tensor([[1.0]]), sent, torch.tensor([[3.0, 1.0, -5.0]])).tolist()
     [[2.5]]
     """
     helpful = w.clamp(min=0)
     total = helpful.sum(1, keepdim=True)
+    if not bool(total.any()):
+        return theta
     share = helpful / total.where(total > 0, 1)
-    return torch.where(total > 0, (share[:, None] @ models)[:, 0], theta)
+    mixed = embedding_bag(message["chosen"].expand_as(w), message["models"][0], per_sample_weights=share, mode="sum")
+    alone = (total == 0)[:, 0]
+    mixed[alone] = theta.expand_as(mixed)[alone]
+    return mixed
 
 
 def choose(
