@@ -11,6 +11,7 @@ from torch.nn.functional import cross_entropy
 from benchmarks.measure import Timing, interleaved, threads
 from benchmarks.workloads import WORKLOADS, Workload
 from fairlead.core import Batch, Named, Network, Task
+from fairlead.core.machine import blank
 from fairlead.core.task import EVALUATION_BLOCK
 
 TURNS = 15
@@ -27,6 +28,7 @@ def pieces() -> dict[str, tuple[Timing, Timing]]:
         "head alone, W2 round": head_alone(replace(WORKLOADS["w2"], clients=18)),
         "head alone, CNN epoch": head_alone(replace(cnn, clients=1)),
         "evaluation in blocks, CNN": blocks(replace(cnn, clients=1, samples=1024)),
+        "huge pages or small ones, 20 CNNs": fresh_rows(replace(cnn, clients=20)),
     }
     found = {}
     with threads(1), torch.no_grad():
@@ -78,6 +80,12 @@ def blocks(w: Workload) -> tuple[Case, Case]:
     network, x = Network(w.module, w.layout), w.federation.train.x[None]
     pieces = torch.split(x, EVALUATION_BLOCK, dim=1)
     return lambda: network.outputs(w.params, x), lambda: [network.outputs(w.params, piece) for piece in pieces]
+
+
+def fresh_rows(w: Workload) -> tuple[Case, Case]:
+    """All clients' models, written to memory that was not used before."""
+    rows = w.params.repeat(w.clients, 1)
+    return lambda: torch.empty_like(rows).copy_(rows), lambda: blank(rows, *rows.shape).copy_(rows)
 
 
 def selection(w: Workload) -> tuple[Case, Case]:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from fairlead.core.errors import EngineError, FairleadError, InputError, nearest
 from fairlead.core.layout import Layout
-from fairlead.core.machine import cores
+from fairlead.core.machine import blank, cores
 from fairlead.core.network import Network
 from fairlead.core.states import take
 from fairlead.core.task import Task, Training
@@ -176,7 +176,7 @@ def _assemble(results: list[Named], chunks: list[list[int]], made: dict[tuple[in
         parts = [result[n] for result in results]
         key = tuple(map(id, parts))
         if key not in made:
-            made[key] = first.new_empty(sum(map(len, chunks)), *first.shape[1:])
+            made[key] = blank(first, sum(map(len, chunks)), *first.shape[1:])
             for part, chunk in zip(parts, chunks, strict=True):
                 made[key][among(chunk)] = part
         whole[n] = made[key]
