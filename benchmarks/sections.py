@@ -245,15 +245,15 @@ def server(options: Options) -> Iterator[Row]:
 def fomo(m: int, sent: int, d: int, single: float, options: Options) -> Row:
     """FedFomo's mixing of the models a client was sent, for every client."""
     draw = torch.Generator().manual_seed(0)
-    theta, models = torch.randn(m, d, generator=draw), torch.randn(m, sent, d, generator=draw)
-    w = torch.rand(m, sent, generator=draw)
+    theta, w = torch.randn(m, d, generator=draw), torch.rand(m, sent, generator=draw)
+    message = {"models": theta[None], "chosen": torch.randint(m, (m, sent), generator=draw)}
 
     def mix() -> object:
-        return mixture(theta, models, w)
+        return mixture(theta, message, w)
 
     extra = peak_bytes(mix)
     t = interleaved({"mix": mix}, options.repeats)["mix"]
-    size = models.numel() * models.element_size()
+    size = theta.numel() * theta.element_size()
     more: dict[str, float | str | None] = {
         "cores": t.busy,
         "memory/updates": None if extra is None else (size + extra) / size,
