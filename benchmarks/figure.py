@@ -20,7 +20,8 @@ def figure(rows: list[dict[str, Any]]) -> alt.HConcatChart:
     ]
 
     def panel(axis: str) -> alt.Chart:
-        chart = alt.Chart(alt.Data(values=[p for p in points if p["axis"] == axis])).mark_line(point=True)
+        data = alt.Data(values=[p for p in points if p["axis"] == axis])  # type: ignore[no-untyped-call]
+        chart: alt.Chart = alt.Chart(data).mark_line(point=True)
         return chart.encode(
             alt.X("value:Q", title=axis, scale=alt.Scale(type="log")),
             alt.Y("seconds:Q", title="seconds a round", scale=alt.Scale(type="log")),
@@ -37,6 +38,6 @@ def draw(rows: list[dict[str, Any]], folder: Path) -> list[Path]:
     """The figure as PNG and SVG."""
     chart = figure(rows)
     paths = [folder / "growth.png", folder / "growth.svg"]
-    for path in paths:
-        chart.save(path, **({"scale_factor": 2} if path.suffix == ".png" else {}))
+    chart.save(str(paths[0]), format="png", scale_factor=2)
+    chart.save(str(paths[1]), format="svg")
     return paths

@@ -89,7 +89,7 @@ def slower(row: Row, record: Record) -> bool:
     if core is not None and float(row.more["per core"] or 0) < SLOWER * core:
         return True
     undisturbed = cores_then is None or float(row.more["cores"] or 0) >= 0.95 * cores_then
-    return undisturbed and row.ratio < SLOWER * before["ratio"]
+    return bool(undisturbed and row.ratio < SLOWER * before["ratio"])
 
 
 def line(row: Row, record: Record) -> str:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -157,7 +158,7 @@ def methods(name: str, options: Options) -> Iterator[Row]:
             next(happening)  # the first round pays for copies, and for the greetings where there are any
             if method == "fedala":
                 first_search = next(happening)[0].seconds
-            cases[method] = lambda h=happening: next(h)
+            cases[method] = partial(next, happening)
             cases[f"{method}: gradients"] = descent(pool, w, *PASSES[method](w))
             if method in LOOKS:
                 cases[f"{method}: with looks"] = descent(pool, w, *PASSES[method](w), looks=LOOKS[method])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
@@ -88,7 +88,7 @@ def federate(
     seed: int = 0,
     store: Callable[[int, Named], StateStore] = States,
     snapshot: Snapshot | None = None,
-) -> Iterator[tuple[Round, Snapshot]]:
+) -> Generator[tuple[Round, Snapshot], None, None]:
     """Train round by round; after each, yield what happened and all that is needed to go on from there.
 
     `average` takes the place of the method's own averaging stage; `select` says which round's models are kept to
