@@ -200,8 +200,8 @@ def table1(budget: Budget) -> Study:
         "changes nothing that travels here. Seconds depend on machine and budget.",
     )
     claims = gains(list(HOSTS), list(places))
-    *_, long, scaled = variants()
-    rows = ((" + ConFREE", ""), (" + ConFREE", long), (" + ConFREE", scaled))
+    plain, paper, released, _, long, scaled = variants()
+    rows = ((paper, plain), (paper, long), (paper, scaled), (released, plain))
     pairs = [(f"{host}{a}", f"{host}{b}") for host in HOSTS for a, b in rows]
     return Study(
         "confree-table1",
