@@ -8,6 +8,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -16,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from benchmarks.measure import Timing, gemm_rate, interleaved, peak_bytes, threads
 from benchmarks.pieces import pieces
@@ -141,6 +142,7 @@ def methods(name: str, options: Options) -> Iterator[Row]:
     best = choose(w.module, w.federation, w.training, w.clients)
     rounds = 1_000_000
     first_search = 0.0
+    measures: dict[str, tuple[str, str]] = {}
     with ExitStack() as stack:
         pool = stack.enter_context(w.start(best.name))
         cases: dict[str, Callable[[], object]] = {"reference": alone(reference(w))}
@@ -159,16 +161,18 @@ def methods(name: str, options: Options) -> Iterator[Row]:
             if method == "fedala":
                 first_search = next(happening)[0].seconds
             cases[method] = partial(next, happening)
-            cases[f"{method}: gradients"] = descent(pool, w, *PASSES[method](w))
-            if method in LOOKS:
-                cases[f"{method}: with looks"] = descent(pool, w, *PASSES[method](w), looks=LOOKS[method])
+            # Methods with the same passes are measured against the same run of these.
+            passes, looks = PASSES[method](w), LOOKS.get(method, [])
+            measures[method] = f"{passes}", f"{passes} {looks}" if looks else f"{passes}"
+            cases.setdefault(measures[method][0], descent(pool, w, *passes))
+            cases.setdefault(measures[method][1], descent(pool, w, *passes, looks=looks))
         for name_of_case in cases.keys() - PASSES.keys():
             cases[name_of_case]()  # as the methods had their first round, so what they are measured against
         timings = interleaved(cases, options.repeats, warm=0)
     ref = timings["reference"]
     for method in PASSES:
-        t, own = timings[method], timings[f"{method}: gradients"]
-        looking = timings.get(f"{method}: with looks", own)
+        gradients, with_looks = measures[method]
+        t, own, looking = timings[method], timings[gradients], timings[with_looks]
         more: dict[str, float | str | None] = {
             "over gradients": 1 / t.times_as_fast_as(own) - 1,
             "by processor time": 1 / t.per_core(own) - 1,
@@ -249,11 +253,17 @@ def fomo(m: int, sent: int, d: int, single: float, options: Options) -> Row:
     theta, w = torch.randn(m, d, generator=draw), torch.rand(m, sent, generator=draw)
     message = {"models": theta[None], "chosen": torch.randint(m, (m, sent), generator=draw)}
 
-    def mix() -> object:
-        return mixture(theta, message, w)
+    def some(rows: Tensor) -> Tensor:
+        return mixture(theta[rows], message | {"chosen": message["chosen"][rows]}, w[rows])
 
-    extra = peak_bytes(mix)
-    t = interleaved({"mix": mix}, options.repeats)["mix"]
+    # As in a round, where every worker mixes for its share of the clients.
+    with ThreadPoolExecutor(cores(), initializer=torch.set_num_threads, initargs=(1,)) as crew:
+
+        def mix() -> object:
+            return list(crew.map(some, torch.arange(m).chunk(cores())))
+
+        extra = peak_bytes(mix)
+        t = interleaved({"mix": mix}, options.repeats)["mix"]
     size = theta.numel() * theta.element_size()
     more: dict[str, float | str | None] = {
         "cores": t.busy,
