@@ -97,7 +97,11 @@ def efficiency(budget: Budget) -> Study:
         )
         for what, key in (("server time", "server"), ("whole round", "round"))
     )
-    notes = ("Times of this machine, with whatever else ran on it; the slides draw theirs without printing numbers.",)
+    notes = (
+        "Times of this machine, with whatever else ran on it; the slides draw theirs without printing numbers.",
+        "Sending is not timed: FedFOMO's server chooses five models for each client, which mixes them itself; the others' "
+        "servers mix, and send one.",
+    )
     return Study(
         "fedora-efficiency",
         "Server time of methods that relate clients",
