@@ -99,8 +99,8 @@ def efficiency(budget: Budget) -> Study:
     )
     notes = (
         "Times of this machine, with whatever else ran on it; the slides draw theirs without printing numbers.",
-        "Sending is not timed: FedFOMO's server chooses five models for each client, which mixes them itself; the others' "
-        "servers mix, and send one.",
+        "Sending is not timed: FedFOMO's server chooses five models for each client, which mixes them itself; the "
+        "others' servers mix, and send one.",
     )
     return Study(
         "fedora-efficiency",
