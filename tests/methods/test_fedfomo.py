@@ -38,9 +38,8 @@ def test_the_second_round_starts_from_the_weighted_mixture():
 def test_a_mixture_without_helpful_models_is_ones_own():
     theta, sent = torch.tensor([[1.0]]), {"models": torch.tensor([[[5.0], [6.0]]]), "chosen": torch.tensor([[0, 1]])}
     assert mixture(theta, sent, torch.tensor([[-1.0, 0.0]])).tolist() == [[1.0]]
-    assert mixture(theta, sent | {"chosen": torch.zeros(1, 0, dtype=torch.int64)}, torch.zeros(1, 0)).tolist() == [
-        [1.0]
-    ]
+    nobody = sent | {"chosen": torch.zeros(1, 0, dtype=torch.int64)}
+    assert mixture(theta, nobody, torch.zeros(1, 0)).tolist() == [[1.0]]
 
 
 def test_with_its_own_model_only_it_is_local():
