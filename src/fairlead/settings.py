@@ -77,7 +77,7 @@ class Settings(BaseModel):
     newcomer_epochs: int | None = Field(None, description="Epochs a newcomer trains on its own data.")
     lr: float | None = Field(None, description="Learning rate of the clients.")
     epochs: int | None = Field(None, description="Local epochs a round.")
-    steps: int | None = Field(None, description="Local batches a round, in place of epochs.")
+    steps: int | None = Field(None, description="Local batches a round, and in what a method counts as an epoch.")
     batch_size: int | None = Field(None, description="Samples in a local batch.")
     momentum: float | None = Field(None, description="Momentum of local SGD, reset every round.")
     weight_decay: float | None = Field(None, description="Weight decay of local SGD.")

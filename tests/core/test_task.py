@@ -117,6 +117,14 @@ def test_steps_counts_gradients_as_momentum_replays_them() -> None:
     torch.testing.assert_close(bowl([4], batch_size=4, epochs=3, momentum=0.5).steps(), torch.tensor([[4.25]]))
 
 
+def test_with_steps_an_epoch_is_so_many_batches_for_everybody() -> None:
+    task = bowl([10, 3], batch_size=2, epochs=5, steps=3)
+    assert [len(list(task.batches(epochs=e))) for e in (None, 0, 1, 4)] == [3, 0, 3, 12]
+    assert len(list(task.batches(steps=2))) == 2
+    assert task.steps(4).tolist() == [[12.0], [12.0]]
+    assert all(batch.active is None or bool(batch.active.all()) for batch in task.batches(epochs=4))
+
+
 def test_only_moves_one_part_and_leaves_the_rest() -> None:
     module = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
     layout = Layout(module)

@@ -88,6 +88,14 @@ def test_fedrep_moves_heads_first_then_the_shared_body():
     torch.testing.assert_close(snapshot.message["w"], body.mean(0)[None])
 
 
+def test_fedrep_takes_the_rounds_steps_with_the_head_and_again_with_the_body():
+    how = training(lr=0.5, steps=3, epochs=2, batch_size=10)
+    models, snapshot = run(fedrep(), quadratic(CENTRES), Sum([0.0, 0.0], [0.0, 0.0]), how=how)
+    head = CENTRES * (1 - 0.5**3)
+    torch.testing.assert_close(models[:, 2:], head)
+    torch.testing.assert_close(snapshot.message["w"], (1 - 0.5**3) * (CENTRES - head).mean(0)[None])
+
+
 def test_fedrep_keeps_heads_at_home():
     layout = Layout(net())
     models, snapshot = run(fedrep(), blobs(), net(), rounds=2, how=CLASSES)

@@ -72,13 +72,13 @@ def schedule(
     """The batches of all clients in `ids`, step by step: `steps` of them, or else `epochs` whole passes.
 
     Nothing is dropped or counted twice: a short batch is padded with weight zero, and a client that has fewer steps
-    than its neighbours turns inactive. `start` skips that many epochs, for a second solver that wants other orders.
+    than its neighbours turns inactive. `start` skips that many passes, for a second solver that wants other orders.
     Without `keyed`, for models that drop nothing, every key is zero; `pairs` is for models that need two samples.
     """
     queues: list[Index] = []
     for k in ids:
         size = int(split.starts[k + 1]) - int(split.starts[k])
-        wanted = -(-steps // max(-(-size // batch_size), 1)) if steps else epochs
+        wanted = epochs if steps is None else -(-steps // max(-(-size // batch_size), 1))
         passes = islice(orders(size, batch_size, seed, round, k, pairs), start, start + wanted)
         queues.append(np.concatenate([np.empty((0, batch_size), dtype=np.int64), *passes])[:steps])
     longest = max(map(len, queues), default=0)

@@ -33,7 +33,7 @@ class Training:
 
     lr: float = 0.05
     epochs: int = 1
-    steps: int | None = None  # exactly so many batches, in place of whole epochs
+    steps: int | None = None  # exactly so many batches, in place of epochs; what a method counts as an epoch, too
     batch_size: int = 32
     momentum: float = 0.0
     weight_decay: float = 0.0
@@ -98,9 +98,9 @@ class Task:
         is what -displacement / lr must be divided by to give a mean gradient. Without momentum it is K.
         """
         t = self.training
-        passes = t.epochs if epochs is None else epochs
-        whole = passes * (self.sizes() / t.batch_size).ceil()
-        k = torch.full_like(whole, t.steps) if t.steps and epochs is None else whole
+        length = self._length(epochs, None)
+        whole = (self.sizes() / t.batch_size).ceil()
+        k = (t.epochs if epochs is None else epochs) * whole if length is None else torch.full_like(whole, length)
         m = t.momentum
         return (k - m * (1 - m**k) / (1 - m)) / (1 - m)
 
@@ -111,15 +111,16 @@ class Task:
     def batches(
         self, *, epochs: int | None = None, steps: int | None = None, batch_size: int | None = None, start: int = 0
     ) -> Iterator[Batch]:
-        """The round's training batches; the same ones at every call with the same `start` (epochs skipped)."""
-        if epochs is None and steps is None:
-            steps = self.training.steps
+        """The round's training batches; at every call with the same `start`, passes to skip, the same ones.
+
+        `epochs` are as long as the run's: all batches, or its `steps`. `steps` given here are exactly so many.
+        """
         return schedule(
             self._federation.train,
             self.ids,
             batch_size=batch_size or self.training.batch_size,
             epochs=self.training.epochs if epochs is None else epochs,
-            steps=steps,
+            steps=self._length(epochs, steps),
             start=start,
             seed=self.seed,
             round=self.round,
@@ -250,10 +251,16 @@ class Task:
         """Whether the layers below the part are better computed once, for all samples, than batch by batch."""
         if self._tail(part) is None:
             return False
-        if epochs is None and (steps or self.training.steps):
-            drawn = (steps or self.training.steps or 0) * (batch_size or self.training.batch_size)
-            return drawn >= int(self.sizes().max())
-        return (self.training.epochs if epochs is None else epochs) > 0
+        length = self._length(epochs, steps)
+        if length is None:
+            return (self.training.epochs if epochs is None else epochs) > 0
+        return length * (batch_size or self.training.batch_size) >= int(self.sizes().max())
+
+    def _length(self, epochs: int | None, steps: int | None) -> int | None:
+        """How many batches these are for every client; None where they are whole passes over its samples."""
+        if steps is not None or self.training.steps is None:
+            return steps
+        return self.training.steps * (1 if epochs is None else epochs)
 
     def loss(self, rows: Tensor, split: SplitName = "validation") -> Tensor:
         """The mean loss of each row on its client's whole split, evaluating, (C, 1)."""

@@ -102,7 +102,7 @@ def sampled(task: Task, share: float, start: int) -> list[Batch]:
     size = task.training.batch_size
     wanted = (share * task.sizes()).ceil()
     batches = []
-    for t, batch in enumerate(task.batches(epochs=1, start=start)):
+    for t, batch in enumerate(task.batches(steps=int((wanted / size).ceil().max()), start=start)):
         kept = t * size + torch.arange(batch.y.shape[1]) < wanted  # (C, B)
         count = kept.sum(1, keepdim=True)
         weight = (kept / count.clamp(min=1)).to(torch.get_default_dtype())

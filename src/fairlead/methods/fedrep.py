@@ -25,10 +25,10 @@ def fedrep(*, head_epochs: int | None = None, body_epochs: int = 1) -> Method:
 
     def client(state: Named, message: Named, task: Task) -> tuple[Named, Named]:
         body, head = task.layout.body, task.layout.head
-        tau = task.training.epochs if head_epochs is None else head_epochs
+        passed = task.training.epochs if head_epochs is None else head_epochs
         u = personal(state, message, task)
-        u = task.descend(u, only=head, epochs=tau)
-        u = task.descend(u, only=body, epochs=body_epochs, start=tau)
+        u = task.descend(u, only=head, epochs=head_epochs)
+        u = task.descend(u, only=body, epochs=body_epochs, start=passed)
         return {"head": u[:, head.columns]}, {"w": u[:, body.columns] - message["w"]}
 
     def personal(state: Named, message: Named, task: Task) -> Tensor:

@@ -35,7 +35,7 @@ def plgu_grep(*, rho: float = 0.05, head_epochs: int | None = None, body_epochs:
 
     def client(state: Named, message: Named, task: Task) -> tuple[Named, Named]:
         layout, body, head = task.layout, task.layout.body, task.layout.head
-        tau = task.training.epochs if head_epochs is None else head_epochs
+        passed = task.training.epochs if head_epochs is None else head_epochs
         u = personal(state, message, task)
         left = layout.join((body, state["body"]), (head, state["head"]))
         scale = layout.per_layer(personalization(left, u, layout))
@@ -44,8 +44,8 @@ def plgu_grep(*, rho: float = 0.05, head_epochs: int | None = None, body_epochs:
             g = task.grad(u, batch, only=body)
             return task.grad(u + ascent(g, rho, scale), batch, only=body)
 
-        u = task.descend(u, only=head, epochs=tau)
-        u = task.descend(u, only=body, epochs=body_epochs, start=tau, grad=sharp)
+        u = task.descend(u, only=head, epochs=head_epochs)
+        u = task.descend(u, only=body, epochs=body_epochs, start=passed, grad=sharp)
         phi = u[:, body.columns]
         return {"head": u[:, head.columns], "body": phi}, {"w": phi - message["w"]}
 

@@ -108,8 +108,7 @@ SETTING = (
     "quarter of the network's work, in place of 500 rounds of an epoch at 0.005: 25 rounds of 10 batches at 0.02 with "
     "200 train and 100 test samples per client; on Flowers-102 40 rounds of 10 batches at 0.05 with all its samples, "
     "brought to 32x32 pixels. These are models in the middle of their training, for which a longer step is worth more "
-    "than at the end. FedRep passes over all samples twice a round, with the head and with the body, and FedPAC once "
-    "with the head, whatever the number of batches: hosts are compared with themselves."
+    "than at the end. FedRep and FedPAC train the head for 10 batches and then the body for 10."
 )
 
 
