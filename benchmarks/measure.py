@@ -6,13 +6,14 @@ import gc
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 
 import torch
+
+from fairlead.core.machine import threads
 
 SIDE = 2048  # of the matrices whose product gives the machine's rate
 
@@ -57,17 +58,6 @@ def interleaved(cases: Mapping[str, Callable[[], object]], repeats: int, warm: i
                 timings[name].wall.append(time.perf_counter() - wall)
                 timings[name].cpu.append(time.process_time() - cpu)
     return timings
-
-
-@contextmanager
-def threads(count: int) -> Iterator[None]:
-    """So many intra-op threads for what runs here."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def gemm_rate(workers: int, dtype: torch.dtype = torch.float32) -> float:

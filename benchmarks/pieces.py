@@ -8,10 +8,10 @@ from dataclasses import replace
 import torch
 from torch.nn.functional import cross_entropy
 
-from benchmarks.measure import Timing, interleaved, threads
+from benchmarks.measure import Timing, interleaved
 from benchmarks.workloads import WORKLOADS, Workload
 from fairlead.core import Batch, Named, Network, Task
-from fairlead.core.machine import blank
+from fairlead.core.machine import blank, threads
 from fairlead.core.task import EVALUATION_BLOCK
 
 TURNS = 15

@@ -154,20 +154,23 @@ def published_order(w: Workload) -> nn.Module:
 
 
 def descent(
-    pool: Pool, w: Workload, *passes: dict[str, object], looks: Sequence[SplitName] = ()
+    pool: Pool, w: Workload, *passes: dict[str, object], looks: Sequence[SplitName] = (), tied: bool = False
 ) -> Callable[[], object]:
     """Local SGD of every client by an engine, and nothing else; `passes` are the keywords of each `descend`.
 
-    `looks` are splits that a model of each client's own is evaluated on before.
+    `looks` are splits that a model of each client's own is evaluated on before; `tied`, the last pass draws the client
+    to such a model.
     """
-    own = w.params.repeat(w.clients, 1) if looks else w.params
+    own = w.params.repeat(w.clients, 1) if looks or tied else w.params
 
     def work(state: Named, message: Named, task: Task) -> tuple[Named, Named]:
         u = message["w"]
         for split in looks:
             task.loss(message["own"], split)
-        for keywords in passes or ({},):
+        *before, last = passes or ({},)
+        for keywords in before:
             u = task.descend(u, **keywords)  # type: ignore[arg-type]
+        u = task.descend(u, tie=(message["own"], 1.0) if tied else None, **last)  # type: ignore[arg-type]
         return {}, {"w": u}
 
     return lambda: pool.map(work, torch.arange(w.clients), 1, {}, {"w": w.params, "own": own})

@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal, NamedTuple
 
 import torch
@@ -26,6 +27,7 @@ from fairlead.core import (
     require,
     stream,
 )
+from fairlead.core.machine import by_columns, threads
 from fairlead.core.task import SplitName
 from fairlead.engines import Engine, Pool
 from fairlead.engines.pool import Work
@@ -112,10 +114,11 @@ def federate(
         for t in range(snapshot.round + 1, rounds + 1):
             began = time.perf_counter()
             ids = seen[draw(participation, len(seen), seed, t)]
-            before = snapshot.states.get(ids)
-            states, replies = pool.map(method.client, ids, t, before, snapshot.message)
+            with threads(1):  # the workers have the cores; OpenMP's threads would wait for more, in a loop, on them
+                before = snapshot.states.get(ids)
+                states, replies = pool.map(method.client, ids, t, before, snapshot.message)
+                sound = finite([*states.values(), *replies.values()], len(ids))
             up, down = payload(replies) * len(ids), payload(snapshot.message, method.picks) * len(ids)
-            sound = finite([*states.values(), *replies.values()], len(ids))
             dropped = ids[~sound].tolist()
             if dropped:
                 logger.warning("round %d: left out clients %s, whose update is not finite; lower lr?", t, dropped)
@@ -323,8 +326,14 @@ def finite(rows: list[Tensor], count: int) -> Tensor:
     """Which clients' rows hold no NaN and no infinity, (C,)."""
     sound = torch.ones(count, dtype=torch.bool)
     for x in {id(x): x for x in rows}.values():  # what is both kept and sent is looked at once
-        sound &= x.flatten(1).sum(1).isfinite()
+        flat = x.flatten(1)
+        sums = by_columns(partial(_sums, flat), flat.shape[1])
+        sound &= torch.stack(sums).sum(0).isfinite()
     return sound
+
+
+def _sums(flat: Tensor, some: slice) -> Tensor:
+    return flat[:, some].sum(1)
 
 
 def rows_of(rows: Named, which: Tensor) -> Named:

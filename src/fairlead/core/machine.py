@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import cache
 from itertools import pairwise
 from typing import TypeVar
 
@@ -26,8 +28,19 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    """So many intra-op threads for what runs here."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 def by_columns(work: Callable[[slice], T], columns: int) -> list[T]:
-    """`work` on stretches of the columns, all cores at once; the results in order.
+    """`work` on stretches of the columns, all cores at once; the results in order. `work` must not call this itself.
 
     A thread each with one intra-op thread: a team of OpenMP threads waits in a loop that burns the core which the
     next round's workers need, and collapses where others use the machine.
@@ -40,8 +53,17 @@ def by_columns(work: Callable[[slice], T], columns: int) -> list[T]:
     workers = min(cores(), count)
     if workers == 1:
         return [work(some) for some in stretches]
-    with ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as crew:
-        return list(crew.map(work, stretches))
+    return list(_crew(workers).map(work, stretches))
+
+
+@cache
+def _crew(workers: int) -> ThreadPoolExecutor:
+    """Threads that stay: a new one has memory to find, and tells torch anew that it is alone."""
+    return ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,))
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_crew.cache_clear)  # threads do not come along
 
 
 def blank(like: Tensor, *shape: int) -> Tensor:

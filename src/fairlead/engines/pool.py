@@ -148,8 +148,25 @@ class Pool:
 
         results = list(self._threads.map(run, chunks))
         made: dict[tuple[int, ...], Tensor] = {}
-        states, replies = (_assemble([r[i] for r in results], chunks, made) for i in (0, 1))
+        states, replies = (self._assemble([r[i] for r in results], chunks, made) for i in (0, 1))
         return states, replies
+
+    def _assemble(self, results: list[Named], chunks: list[list[int]], made: dict[tuple[int, ...], Tensor]) -> Named:
+        """The chunks' rows as one, in the cohort's order; a shared row is written out, a copy for each of its clients.
+
+        `made` remembers what was put together: a model that a client both keeps and sends is one tensor.
+        """
+        whole: Named = {}
+        for n, first in results[0].items():
+            parts = [result[n] for result in results]
+            key = tuple(map(id, parts))
+            if key not in made:
+                made[key] = blank(first, sum(map(len, chunks)), *first.shape[1:])
+                # By the workers: a team of OpenMP threads would go on to wait in a loop, on cores that others need.
+                places = [made[key]] * len(chunks)
+                list(self._threads.map(_place, places, chunks, parts))
+            whole[n] = made[key]
+        return whole
 
     def __enter__(self) -> Pool:
         return self
@@ -166,18 +183,5 @@ def among(chunk: list[int]) -> slice | Tensor:
     return slice(first, last + 1) if chunk == list(range(first, last + 1)) else torch.tensor(chunk)
 
 
-def _assemble(results: list[Named], chunks: list[list[int]], made: dict[tuple[int, ...], Tensor]) -> Named:
-    """The chunks' rows as one, in the cohort's order; a shared row is written out, a copy for each of its clients.
-
-    `made` remembers what was put together: a model that a client both keeps and sends is one tensor.
-    """
-    whole: Named = {}
-    for n, first in results[0].items():
-        parts = [result[n] for result in results]
-        key = tuple(map(id, parts))
-        if key not in made:
-            made[key] = blank(first, sum(map(len, chunks)), *first.shape[1:])
-            for part, chunk in zip(parts, chunks, strict=True):
-                made[key][among(chunk)] = part
-        whole[n] = made[key]
-    return whole
+def _place(rows: Tensor, chunk: list[int], part: Tensor) -> None:
+    rows[among(chunk)] = part
