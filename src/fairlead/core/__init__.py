@@ -6,7 +6,7 @@ from fairlead.core.errors import DataError, EngineError, FairleadError, InputErr
 from fairlead.core.layout import Layout, Part
 from fairlead.core.network import Loss, MeanLoss, Network
 from fairlead.core.seeds import draw_key, stream
-from fairlead.core.states import States, take
+from fairlead.core.states import States
 from fairlead.core.task import Task, Training
 from fairlead.core.types import Cohort, Federation, Method, Named, Server, Split, StateStore
 
@@ -37,5 +37,4 @@ __all__ = [
     "nearest",
     "require",
     "stream",
-    "take",
 ]

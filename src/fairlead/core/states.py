@@ -8,16 +8,6 @@ from torch import Tensor
 from fairlead.core.types import Named
 
 
-def take(rows: Named, ids: Tensor, clients: int) -> Named:
-    """The rows addressed to these clients; a single row is for everybody and stays single.
-
-    >>> take({"w": torch.zeros(1, 2), "h": torch.arange(6.0).view(3, 2)}, torch.tensor([2]), 3)["h"].tolist()
-    [[4.0, 5.0]]
-    """
-    everybody = len(ids) == clients
-    return {n: x if len(x) == 1 or everybody else x[ids] for n, x in rows.items()}
-
-
 class States:
     """A row per client and name, allocated when first written."""
 

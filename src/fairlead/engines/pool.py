@@ -16,7 +16,6 @@ from fairlead.core.errors import EngineError, FairleadError, InputError, nearest
 from fairlead.core.layout import Layout
 from fairlead.core.machine import blank, cores
 from fairlead.core.network import Network
-from fairlead.core.states import take
 from fairlead.core.task import Task, Training
 from fairlead.core.types import Federation, Named
 
@@ -120,29 +119,20 @@ class Pool:
         fitting = STACK_BYTES // (self._layout.size * torch.get_default_dtype().itemsize)
         most = max(1, min(fitting, MOST_STACKED))
         chunks = self.engine.plan(self._federation.train.sizes[ids], most)
-        messages = take(messages, ids, self._federation.clients)
 
         def run(chunk: list[int]) -> tuple[Named, Named]:
             if not hasattr(self._local, "network"):
                 self._local.network = Network(self._module, self._layout)
-            position = among(chunk)
-            task = Task(
-                self._local.network,
-                self._federation,
-                ids[position].tolist(),
-                self._training,
-                round=round,
-                seed=self._seed,
-            )
-            rows = [{n: x if len(x) == 1 else x[position] for n, x in named.items()} for named in (states, messages)]
+            mine = ids[chunk].tolist()
+            task = Task(self._local.network, self._federation, mine, self._training, round=round, seed=self._seed)
             try:
                 with torch.no_grad():
-                    return work(rows[0], rows[1], task)
+                    return work(take(states, chunk), take(messages, mine), task)
             except FairleadError:
                 raise
             except Exception as error:
                 # A model of the user's own fails in its own words; who was training, and when, is ours to add.
-                who = f"client {task.ids[0]}" if len(task.ids) == 1 else f"clients {task.ids[0]} to {task.ids[-1]}"
+                who = f"client {mine[0]}" if len(mine) == 1 else f"clients {mine[0]} to {mine[-1]}"
                 reason = f"{who}, round {round}: {type(error).__name__}: {error}".rstrip().replace("\n", " ")
                 raise EngineError(f"{reason}; the model or the method failed on this client's data") from error
 
@@ -175,6 +165,15 @@ class Pool:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._threads.shutdown(wait=True, cancel_futures=True)
+
+
+def take(rows: Named, chunk: list[int]) -> Named:
+    """These rows of each; a single row is for everybody and stays single.
+
+    >>> take({"w": torch.zeros(1, 2), "h": torch.arange(6.0).view(3, 2)}, [2])["h"].tolist()
+    [[4.0, 5.0]]
+    """
+    return {n: x if len(x) == 1 else x[among(chunk)] for n, x in rows.items()}
 
 
 def among(chunk: list[int]) -> slice | Tensor:
