@@ -1,9 +1,13 @@
-"""Blank tensors are what `new_empty` would give, at whole cache lines."""
+"""Blank tensors are what `new_empty` would give, at whole cache lines; threads for columns survive a fork."""
+
+import multiprocessing
+import warnings
 
 import pytest
 import torch
 
-from fairlead.core.machine import blank
+from fairlead.core import machine
+from fairlead.core.machine import SHORTEST, blank, by_columns
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.bool])
@@ -16,3 +20,22 @@ def test_blank(dtype, shape):
     assert x.data_ptr() % 64 == 0
     x.fill_(1)
     assert x.sum() == x.numel()
+
+
+def test_a_forked_process_has_threads_of_its_own(monkeypatch) -> None:
+    monkeypatch.setattr(machine, "cores", lambda: 2)
+
+    def lengths() -> list[int]:
+        return by_columns(lambda some: some.stop - some.start, 10 * SHORTEST)
+
+    expected = lengths()  # the parent's threads exist now, and would not in the child
+    context = multiprocessing.get_context("fork")
+    answers = context.SimpleQueue()
+    child = context.Process(target=lambda: answers.put(lengths()), daemon=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of forking beside threads, which is what this is about
+        child.start()
+    child.join(30)
+    child.kill()
+    assert child.exitcode == 0, "the child hangs"
+    assert answers.get() == expected
