@@ -21,6 +21,8 @@ from fairlead.core.types import Federation, Named
 
 Work = Callable[[Named, Named, Task], tuple[Named, Named]]  # states, messages, data -> two dicts of rows
 
+Piece = tuple[Tensor, list[int], Tensor]  # rows of the cohort, positions there, and what belongs in them
+
 # Clients stacked together pass over the longest one's batches; beyond this ratio the waste outweighs the gain.
 LIKE_SIZED = 1.5
 
@@ -138,25 +140,11 @@ class Pool:
 
         results = list(self._threads.map(run, chunks))
         made: dict[tuple[int, ...], Tensor] = {}
-        states, replies = (self._assemble([r[i] for r in results], chunks, made) for i in (0, 1))
+        pieces: list[Piece] = []
+        states, replies = (_assemble([r[i] for r in results], chunks, made, pieces) for i in (0, 1))
+        # By the workers: a team of OpenMP threads would go on to wait in a loop, on cores that others need.
+        list(self._threads.map(_place, [pieces[i :: self.engine.workers] for i in range(self.engine.workers)]))
         return states, replies
-
-    def _assemble(self, results: list[Named], chunks: list[list[int]], made: dict[tuple[int, ...], Tensor]) -> Named:
-        """The chunks' rows as one, in the cohort's order; a shared row is written out, a copy for each of its clients.
-
-        `made` remembers what was put together: a model that a client both keeps and sends is one tensor.
-        """
-        whole: Named = {}
-        for n, first in results[0].items():
-            parts = [result[n] for result in results]
-            key = tuple(map(id, parts))
-            if key not in made:
-                made[key] = blank(first, sum(map(len, chunks)), *first.shape[1:])
-                # By the workers: a team of OpenMP threads would go on to wait in a loop, on cores that others need.
-                places = [made[key]] * len(chunks)
-                list(self._threads.map(_place, places, chunks, parts))
-            whole[n] = made[key]
-        return whole
 
     def __enter__(self) -> Pool:
         return self
@@ -182,5 +170,25 @@ def among(chunk: list[int]) -> slice | Tensor:
     return slice(first, last + 1) if chunk == list(range(first, last + 1)) else torch.tensor(chunk)
 
 
-def _place(rows: Tensor, chunk: list[int], part: Tensor) -> None:
-    rows[among(chunk)] = part
+def _assemble(
+    results: list[Named], chunks: list[list[int]], made: dict[tuple[int, ...], Tensor], pieces: list[Piece]
+) -> Named:
+    """Room for the chunks' rows as one, in the cohort's order, and the `pieces` to put there.
+
+    A shared row is written out, a copy for each of its clients. `made` remembers what has room already: a model that a
+    client both keeps and sends is one tensor.
+    """
+    whole: Named = {}
+    for n, first in results[0].items():
+        parts = [result[n] for result in results]
+        key = tuple(map(id, parts))
+        if key not in made:
+            made[key] = blank(first, sum(map(len, chunks)), *first.shape[1:])
+            pieces += [(made[key], chunk, part) for chunk, part in zip(chunks, parts, strict=True)]
+        whole[n] = made[key]
+    return whole
+
+
+def _place(pieces: list[Piece]) -> None:
+    for rows, chunk, part in pieces:
+        rows[among(chunk)] = part
