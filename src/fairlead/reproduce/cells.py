@@ -99,7 +99,11 @@ def work(cell: Cell | Computed) -> float:
     if isinstance(cell, Computed):
         return 1.0
     experiment = experiment_of(cell, None)
-    return experiment.rounds * (experiment.training.steps or experiment.training.epochs) * WORK[experiment.model]
+    training, clients = experiment.training, experiment.scenario.clients or 1
+    share = experiment.participation if experiment.participation <= 1 else experiment.participation / clients
+    # Steps are taken by every client, where an epoch is as long as the samples among all of them.
+    length = training.steps * clients if training.steps else training.epochs
+    return experiment.rounds * share * length * WORK[experiment.model]
 
 
 def experiment_of(cell: Cell, data_dir: str | None) -> Experiment:
