@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from fairlead.core import Cut, Federation, Layout, Network, Split, Task, Training
+from fairlead.core import Batch, Cut, Federation, Layout, MeanLoss, Named, Network, Split, Task, Training
 from fairlead.core.dropout import keyed
 from fairlead.core.stacked import stacked
 
@@ -66,6 +66,22 @@ def test_clients_side_by_side_train_as_they_do_alone(build, part) -> None:
     alone = torch.cat([task_of(module, [k], data).descend(rows, only=only) for k in range(3)])
     together = task_of(module, [0, 1, 2], data).descend(rows, only=only)
     torch.testing.assert_close(together, alone, atol=1e-6, rtol=1e-5)
+
+
+def test_a_loss_may_call_the_model_twice() -> None:
+    """As consistency and contrastive losses do; the gradients of both calls count, in a stack too."""
+
+    def values(module: nn.Module, batch: Batch, given: Named) -> torch.Tensor:
+        return (module(batch.x) - module(0.5 * batch.x)).square().sum(1)
+
+    module = nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3))
+    layout = Layout(module)
+    network, rows = Network(module, layout), torch.randn(3, layout.size)
+    batch = Batch(torch.randn(3, 6, 5), torch.zeros(3, 6, dtype=torch.int64), torch.zeros(3, dtype=torch.int64))
+    together = network.gradient(rows, batch, MeanLoss(values), given={})
+    for k in range(3):
+        alone = Batch(batch.x[[k]], batch.y[[k]], batch.key[[k]])
+        torch.testing.assert_close(together[[k]], network.gradient(rows[[k]], alone, MeanLoss(values), given={}))
 
 
 @pytest.mark.parametrize("build", [cnn, ByView])

@@ -71,6 +71,7 @@ class Network:
         self._twin = stacked(self.module)
         self._twin_bound: tuple[object, ...] = ()
         self._twin_leaves: list[tuple[Tensor, Tensor]] = []  # what learns, and where its gradient goes
+        self._twin_weights: list[tuple[StackedLinear, Tensor]] = []  # whose layers may write it there themselves
         self._images = any(isinstance(m, nn.Conv2d) for m in self.module.modules())
         self._tried = False
         self._tails: dict[tuple[str, ...], tuple[Network, Output] | None] = {}
@@ -152,6 +153,8 @@ class Network:
         if bound != self._twin_bound:
             self._bind_twin(twin, rows, names, out)
             self._twin_bound = bound
+        for layer, place in self._twin_weights:
+            layer.into = place
         for m in twin.modules() if self._dropouts else ():
             if isinstance(m, KeyedDropout):
                 m.key = batch.key[:, None]
@@ -168,7 +171,7 @@ class Network:
 
     def _bind_twin(self, twin: nn.Module, rows: Tensor, names: tuple[str, ...], out: Tensor) -> None:
         places = self.layout.stacked(out)
-        self._twin_leaves = []
+        self._twin_leaves, self._twin_weights = [], []
         for name, view in self.layout.stacked(rows).items():
             owner, _, attribute = name.rpartition(".")
             layer, leaf = twin.get_submodule(owner), view.detach()
@@ -177,11 +180,11 @@ class Network:
             if name in names:
                 self._twin_leaves.append((leaf.requires_grad_(), places[name]))
             if attribute == "weight":
-                layer.into = places[name]
+                self._twin_weights.append((layer, places[name]))
 
     def release(self) -> None:
         """Let go of rows and gradients that only the stacked layers still hold."""
-        self._twin_leaves, self._twin_bound = [], ()
+        self._twin_leaves, self._twin_weights, self._twin_bound = [], [], ()
         for m in self._twin.modules() if self._twin else ():
             if isinstance(m, StackedLinear):
                 m.clear()

@@ -59,7 +59,7 @@ class StackedLinear(nn.Module):
 
     weight: Tensor  # (C, out, in)
     bias: Tensor | None  # (C, out)
-    into: Tensor | None  # (C, out, in) where the weight's gradient goes; None for a tensor of its own
+    into: Tensor | None  # (C, out, in) where the next call's gradient of the weight goes; None for a tensor of its own
 
     def __init__(self) -> None:
         super().__init__()
@@ -73,7 +73,8 @@ class StackedLinear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Samples of all clients in, (C * B, ..., in), and out, (C * B, ..., out)."""
         mine = x.reshape(len(self.weight), -1, x.shape[-1])
-        out: Tensor = _Product.apply(mine, self.weight, self.bias, self.into)  # type: ignore[no-untyped-call]
+        into, self.into = self.into, None  # a loss may call twice, and its second gradient must not overwrite the first
+        out: Tensor = _Product.apply(mine, self.weight, self.bias, into)  # type: ignore[no-untyped-call]
         return out.view(*x.shape[:-1], out.shape[-1])
 
 
