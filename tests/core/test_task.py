@@ -230,8 +230,11 @@ def test_a_part_is_a_task_of_its_own(module: nn.Module) -> None:
     whole = task.descend(rows, only=head)
     torch.testing.assert_close(top.descend(mine), whole[:, head.columns], rtol=1e-4, atol=1e-6)
     torch.testing.assert_close(top.loss(mine, "train"), task.loss(rows, "train"))
+    torch.testing.assert_close(top.outputs(mine, "train"), task.outputs(rows, "train"))
     (a, *_), (b, *_) = top.batches(), task.batches()
-    torch.testing.assert_close(top.grad(mine, a), task.grad(rows, b, only=head)[:, head.columns])
+    g = top.grad(mine, a)
+    assert not torch.equal(top.grad(2 * mine, a), g)  # nor does it change what the first call gave
+    torch.testing.assert_close(g, task.grad(rows, b, only=head)[:, head.columns])
 
 
 class Wider(nn.Sequential):

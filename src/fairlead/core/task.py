@@ -323,10 +323,11 @@ class _Held(Task):
 
     def grad(self, rows: Tensor, batch: Batch, **more: Any) -> Tensor:
         whole = super().grad(self._whole(rows), batch, **more | {"only": self._part, "out": self._buffer})
-        return whole[:, self._part.columns]
+        mine = whole[:, self._part.columns]
+        return mine.clone() if more.get("out") is None else mine  # the next call writes the buffer anew
 
-    def evaluate(self, rows: Tensor, split: SplitName) -> Named:
-        return super().evaluate(self._whole(rows), split)
+    def _apply(self, rows: Tensor, x: Tensor, f: Output | None) -> Tensor:
+        return super()._apply(self._whole(rows), x, f)
 
 
 def _plus(g: Tensor, term: Tensor, in_place: bool) -> Tensor:
