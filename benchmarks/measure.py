@@ -53,7 +53,7 @@ def interleaved(cases: Mapping[str, Callable[[], object]], repeats: int, warm: i
     """Run every case in turn, so many times over, each time in another order.
 
     A short case runs twice and counts the second time: alone, it would follow a run of its own, and not find the cache
-    full of another's rows or the second core asleep, which make a tenth.
+    full of another's rows or the second core asleep.
     """
     timings = {name: Timing() for name in cases}
     rng = random.Random(0)
