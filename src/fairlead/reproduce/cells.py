@@ -239,7 +239,6 @@ def measure(name: str, result: Result, alone: Result) -> float:
                                                 server's model
     validation                                  mean accuracy on validation samples, for tables that choose
     client.K, gain.K                            accuracy of client K, and its gain relative to training alone
-    megabytes, seconds                          per round, of all clients together
     anything else                               the value of that name which a function computed
     """
     if "values" in result:
@@ -252,10 +251,6 @@ def measure(name: str, result: Result, alone: Result) -> float:
     if kind == "gain":
         own, base = result["accuracy"][int(rest)], alone["accuracy"][int(rest)]
         return float((own - base) / base) if base else 0.0
-    if kind == "megabytes":
-        return float(result["bytes_up"] + result["bytes_down"]) / int(result["round"]["of"]) / 1e6
-    if kind == "seconds":
-        return float(result["train_seconds"]) / int(result["round"]["of"])
     accuracy = result["global"] if kind == "global" else result["accuracy"]
     return summarise(accuracy, alone["accuracy"], result["n_test"])[rest if kind == "global" else name]
 
