@@ -22,6 +22,7 @@ def pieces() -> dict[str, tuple[Timing, Timing]]:
     cnn = replace(WORKLOADS["w1"], clients=2, samples=100)
     cases = {
         "channels last, CNN step": channels_last(cnn),
+        "products add to the weights, CNN epoch": products(replace(cnn, clients=1)),
         "stacked layers or vmap, W2 step": stacked_layers(replace(WORKLOADS["w2"], clients=18)),
         "stacked layers or vmap, W3 step": stacked_layers(replace(WORKLOADS["w3"], clients=10, samples=50)),
         "index_select or indexing, W2 batch": selection(WORKLOADS["w2"]),
@@ -52,6 +53,19 @@ def channels_last(w: Workload) -> tuple[Case, Case]:
             return torch.autograd.grad(cross_entropy(w.module(images), y), leaves)
 
     return lambda: step(x), lambda: step(other)
+
+
+def products(w: Workload) -> tuple[Case, Case]:
+    """A local epoch whose steps write their gradient down, and the library's own."""
+    task = Task(Network(w.module, w.layout), w.federation, list(range(w.clients)), w.training, round=1, seed=0)
+
+    def by_gradient() -> object:
+        u, out = w.params.clone(), torch.zeros_like(w.params)
+        for batch in task.batches():
+            u.sub_(task.grad(u, batch, out=out), alpha=task.lr)
+        return u
+
+    return by_gradient, lambda: task.descend(w.params)
 
 
 def stacked_layers(w: Workload) -> tuple[Case, Case]:

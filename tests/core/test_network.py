@@ -99,6 +99,51 @@ def test_one_client_follows_plain_pytorch(build) -> None:
     torch.testing.assert_close(found, layout.read(module), atol=1e-6, rtol=1e-5)
 
 
+def flat(*layers: nn.Module) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), *layers)
+
+
+@pytest.mark.parametrize("part", [None, "head", "body", "weights"])
+@pytest.mark.parametrize(
+    "build",
+    [
+        mlp,
+        cnn,
+        lambda: Cut(mlp()),
+        lambda: flat(nn.Linear(64, 3, bias=False)),
+        lambda: nn.Sequential(nn.Linear(8, 4), nn.Tanh(), nn.Flatten(), nn.Linear(32, 3)),  # rows of an image, by one
+    ],
+    ids=["mlp", "cnn", "cut", "without bias", "many a sample"],
+)
+def test_a_step_without_the_gradient_written_down(build, part, monkeypatch) -> None:
+    torch.manual_seed(0)
+    module, data = build(), federation()
+    layout = Layout(module)
+    task, rows = task_of(module, [0], data), layout.read(module)
+    parts = {None: None, "head": layout.head, "body": layout.body}
+    weights = layout.part(*(n for n in layout.parameter_names if n.endswith("weight")))
+    only = weights if part == "weights" else parts[part]
+    zeros = torch.zeros_like(rows)
+    for tie in (None, (torch.randn_like(rows), 0.7)):
+        given = {"momentum": 0.0, "only": only, "tie": tie}
+        by_gradient = task.descend(rows, extra=lambda u: zeros, **given)
+        with monkeypatch.context() as patch:
+            patch.setattr(Network, "gradient", None)  # only the shorter way is left
+            shorter = task.descend(rows, **given) if only is None or only.size else rows
+        torch.testing.assert_close(shorter, by_gradient, atol=1e-6, rtol=1e-5)
+
+
+def test_what_else_a_forward_function_may_do_goes_by_the_gradient() -> None:
+    same = nn.Linear(64, 64)
+    watched = mlp()
+    watched[1].register_forward_hook(lambda *_: None)
+    for module in (ByView(), flat(same, nn.Tanh(), same), watched, flat(nn.Linear(64, 3), nn.BatchNorm1d(3))):
+        layout = Layout(module)
+        network, rows = Network(module, layout), layout.read(module)
+        (batch, *_) = task_of(module, [0], federation()).batches()
+        assert network.descent(rows, batch, MeanLoss(lambda *_: torch.zeros(4)), None) is None
+
+
 def test_trying_another_memory_order_leaves_running_statistics_alone() -> None:
     torch.manual_seed(0)
     module = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.ReLU(), nn.Flatten(), nn.Linear(72, 3))

@@ -55,6 +55,25 @@ class _Call(nn.Module):
         return f(self.module, *args)
 
 
+class _Chain(nn.Module):
+    """A network's layers one after another, and a record of the linear ones whose weight is in `learning`."""
+
+    def __init__(self, names: list[str], module: nn.Module) -> None:
+        super().__init__()
+        layers = [(name, module.get_submodule(name)) for name in names]
+        self.layers = [(f"{name}.weight" if type(layer) is nn.Linear else "", layer) for name, layer in layers]
+        self.learning: set[str] = set()
+        self.seen: list[tuple[str, Tensor, Tensor]] = []  # weight, inputs and outputs
+
+    def forward(self, x: Tensor) -> Tensor:
+        for weight, layer in self.layers:
+            y: Tensor = layer(x)
+            if weight in self.learning:
+                self.seen.append((weight, x, y if y.requires_grad else y.requires_grad_()))
+            x = y
+        return x
+
+
 class Network:
     """A module and its layout, able to differentiate a loss at any rows."""
 
@@ -62,8 +81,8 @@ class Network:
         self.module = copy.deepcopy(module)
         self.layout = layout
         self._dropouts = keyed(self.module)
-        names = {m: n for n, m in self.module.named_modules()}
-        self._key_names = [f"module.{names[d]}.key" for d in self._dropouts]
+        known = {m: n for n, m in self.module.named_modules()}
+        self._key_names = [f"module.{known[d]}.key" for d in self._dropouts]
         self._call = _Call(self.module)
         self._tensors = dict(self.module.named_parameters()) | dict(self.module.named_buffers())
         self._bound = 0
@@ -72,6 +91,8 @@ class Network:
         self._twin_bound: tuple[object, ...] = ()
         self._twin_leaves: list[tuple[Tensor, Tensor]] = []  # what learns, and where its gradient goes
         self._twin_weights: list[tuple[StackedLinear, Tensor]] = []  # whose layers may write it there themselves
+        names = chain(self.module)
+        self._chain = None if names is None else _Chain(names, self.module)
         self._images = any(isinstance(m, nn.Conv2d) for m in self.module.modules())
         self._tried = False
         self._tails: dict[tuple[str, ...], tuple[Network, Output] | None] = {}
@@ -130,14 +151,16 @@ class Network:
         self, rows: Tensor, batch: Batch, loss: Loss, names: tuple[str, ...], given: Named
     ) -> list[Tensor]:
         self._bind(rows[0], names)
+        value = self._value_of_one(self.module, batch, loss, given)
+        return _gradients(value, [self._tensors[n] for n in names])
+
+    def _value_of_one(self, module: nn.Module, batch: Batch, loss: Loss, given: Named) -> Tensor:
         for dropout in self._dropouts:
             dropout.key.copy_(batch.key[0])
         weight = None if batch.weight is None else batch.weight[0]
         one = Batch(self._laid_out(batch.x[0]), batch.y[0], batch.key[0], weight)
         with torch.enable_grad():
-            value = loss(self.module, one, {n: g[0] for n, g in given.items()})
-        leaves = [self._tensors[n] for n in names]
-        return _gradients(value, leaves)
+            return loss(module, one, {n: g[0] for n, g in given.items()})
 
     def _gradient_of_stack(
         self,
@@ -155,19 +178,54 @@ class Network:
             self._twin_bound = bound
         for layer, place in self._twin_weights:
             layer.into = place
-        for m in twin.modules() if self._dropouts else ():
-            if isinstance(m, KeyedDropout):
-                m.key = batch.key[:, None]
-        everybody = Batch(batch.x.flatten(0, 1), batch.y.flatten(0, 1), batch.key, clients=len(rows))
-        expanded = {n: g.expand(len(rows), *g.shape[1:]) for n, g in given.items()}
-        with torch.enable_grad():
-            values = loss.values(twin, everybody, expanded).view(batch.y.shape[:2])
-            # A sum of means: each client's gradient is that of its own term, and a NaN stays in it.
-            value = (values.mean(1) if batch.weight is None else (values * batch.weight).sum(1)).sum()
+        value = self._value_of_stack(twin, batch, loss, given)
         found = _gradients(value, [leaf for leaf, _ in self._twin_leaves])
         for (_, place), g in zip(self._twin_leaves, found, strict=True):
             if g.data_ptr() != place.data_ptr():  # a weight's gradient is there already
                 place.copy_(g)
+
+    def _value_of_stack(self, twin: nn.Module, batch: Batch, loss: MeanLoss, given: Named) -> Tensor:
+        for m in self._twin.modules() if self._twin and self._dropouts else ():
+            if isinstance(m, KeyedDropout):
+                m.key = batch.key[:, None]
+        count = len(batch.x)
+        everybody = Batch(batch.x.flatten(0, 1), batch.y.flatten(0, 1), batch.key, clients=count)
+        expanded = {n: g.expand(count, *g.shape[1:]) for n, g in given.items()}
+        with torch.enable_grad():
+            values = loss.values(twin, everybody, expanded).view(batch.y.shape[:2])
+            # A sum of means: each client's gradient is that of its own term, and a NaN stays in it.
+            return (values.mean(1) if batch.weight is None else (values * batch.weight).sum(1)).sum()
+
+    def descent(self, rows: Tensor, batch: Batch, loss: Loss, only: Part | None) -> Callable[[float], None] | None:
+        """A function of the step size, which takes a single row down its gradient, in place.
+
+        Most parameters are linear layers' weights. The product that makes their gradient, gᵀx, adds it to them, so that
+        it is neither written down nor read again. The loss must call the module as a whole, once. None where the layers
+        are not all known.
+        """
+        names = self.layout.parameter_names if only is None else only.names
+        chain = self._chain
+        if chain is None or len(rows) > 1 or not names:
+            return None
+        if not self.module.training:
+            self.module.train()
+        chain.learning = {weight for weight, _ in chain.layers}.intersection(names)
+        others = tuple(n for n in names if n not in chain.learning)
+        self._bind(rows[0], others)
+        chain.seen = []
+        value = self._value_of_one(chain, batch, loss, {})
+        seen, chain.seen = chain.seen, []
+        leaves = [self._tensors[n] for n in others]
+        found = _gradients(value, leaves + [y for _, _, y in seen])
+
+        def down(lr: float) -> None:
+            with torch.no_grad():
+                for leaf, g in zip(leaves, found, strict=False):
+                    leaf.sub_(g, alpha=lr)
+                for (weight, x, _), g in zip(seen, found[len(leaves) :], strict=True):
+                    self._tensors[weight].addmm_(g.flatten(0, -2).T, x.flatten(0, -2), alpha=-lr)
+
+        return down
 
     def _bind_twin(self, twin: nn.Module, rows: Tensor, names: tuple[str, ...], out: Tensor) -> None:
         places = self.layout.stacked(out)
@@ -284,6 +342,16 @@ class Network:
                 self._images = False
             self.module.train(training)
         return laid if self._images else x
+
+
+def chain(module: nn.Module) -> list[str] | None:
+    """The layers' names in the order in which they are called; None where one is not known, or occurs twice."""
+    layers = dict(module.named_modules())
+    if any(m._forward_hooks or m._forward_pre_hooks for m in layers.values()) or shares(module):
+        return None
+    inner = [n for n, m in layers.items() if type(m) in CONTAINERS]
+    last = [n for n in layers if n not in inner]
+    return last if all(type(layers[n]) in SETTLED | {KeyedDropout} for n in last) else None
 
 
 def _gradients(value: Tensor, leaves: list[Tensor]) -> list[Tensor]:

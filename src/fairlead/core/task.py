@@ -172,8 +172,9 @@ class Task:
         `grad(u, batch)` takes the gradient's place. Momentum starts from zero at every call. Rows with a leading axis,
         (M, C, D), are M models per client trained together, step by step; then `grad` gives the gradients of all.
         """
-        terms = (extra, tie, towards, grad, loss)
-        if only is not None and all(term is None for term in terms) and self._settled(only, epochs, steps, batch_size):
+        usual = extra is None and grad is None and loss is None
+        free = usual and tie is None and towards is None
+        if only is not None and free and self._settled(only, epochs, steps, batch_size):
             u = rows.expand(len(self), -1).clone()
             u[:, only.columns] = self.above(only, rows).descend(
                 u[:, only.columns],
@@ -195,7 +196,14 @@ class Task:
         velocity: Tensor | None = None
         if tie is not None and not momentum:
             tie, towards = None, tie  # the same step, in one pass over the rows
+        plain = usual and not momentum and not weight_decay
         for batch in self.batches(epochs=epochs, steps=steps, batch_size=batch_size, start=start):
+            down = self._descent(u, batch, only) if plain and batch.active is None else None
+            if down is not None:
+                if towards is not None:
+                    _draw(u, towards, moving, lr)
+                down(lr)
+                continue
             g = grad(u, batch) if grad else self.grad(u, batch, only=only, loss=loss, given=given, out=buffer)
             g = g[..., moving]
             mine = buffer is not None  # then g may change in place: the next step writes it anew
@@ -212,17 +220,17 @@ class Task:
             if batch.active is not None:  # momentum and decay must not move a client that has no batch
                 g = g * batch.active
             if towards is not None:
-                v, strength = towards
-                share = lr * strength if batch.active is None else lr * strength * batch.active
-                nearer = u[..., moving].lerp_(v[..., moving], share)
-                if not isinstance(moving, slice):
-                    u[..., moving] = nearer
+                _draw(u, towards, moving, lr if batch.active is None else lr * batch.active)
             if isinstance(moving, slice):
                 u[..., moving].sub_(g, alpha=lr)
             else:
                 u[..., moving] -= lr * g
         self._network.release()
         return u
+
+    def _descent(self, rows: Tensor, batch: Batch, only: Part | None) -> Callable[[float], None] | None:
+        """A plain step, where the network has a shorter way than by writing down the gradient."""
+        return self._network.descent(rows, batch, self._mean, only)
 
     def above(self, part: Part, rows: Tensor, inputs: Tensor | None = None) -> Task:
         """A part of the model as a task of its own, the rest held at `rows`; the part's columns are its rows, (C, P).
@@ -326,8 +334,18 @@ class _Held(Task):
         mine = whole[:, self._part.columns]
         return mine.clone() if more.get("out") is None else mine  # the next call writes the buffer anew
 
+    def _descent(self, rows: Tensor, batch: Batch, only: Part | None) -> None:
+        return None
+
     def _apply(self, rows: Tensor, x: Tensor, f: Output | None) -> Tensor:
         return super()._apply(self._whole(rows), x, f)
+
+
+def _draw(u: Tensor, towards: tuple[Tensor, Tensor | float], moving: slice | Tensor, lr: Tensor | float) -> None:
+    v, strength = towards
+    nearer = u[..., moving].lerp_(v[..., moving], lr * strength)
+    if not isinstance(moving, slice):  # then it is a copy
+        u[..., moving] = nearer
 
 
 def _plus(g: Tensor, term: Tensor, in_place: bool) -> Tensor:
