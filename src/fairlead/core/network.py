@@ -15,19 +15,16 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from fairlead.core.batches import Batch
+from fairlead.core.chain import SETTLED, chain
 from fairlead.core.dropout import KeyedDropout, keyed
 from fairlead.core.errors import EngineError
 from fairlead.core.layout import Layout, Part
-from fairlead.core.stacked import CONTAINERS, SAMPLE_BY_SAMPLE, StackedLinear, shares, stacked
+from fairlead.core.stacked import CONTAINERS, StackedLinear, shares, stacked, watched
 from fairlead.core.types import Named
 
 Loss = Callable[[nn.Module, Batch, Named], Tensor]  # module under the current parameters, batch, given rows -> ()
 # Module under the current parameters, (B, ...) -> (B, ...); each sample by itself, for many clients' may come at once.
 Output = Callable[[nn.Module, Tensor], Tensor]
-
-# Layers that give a sample the same numbers in training and evaluation, whatever else is in its batch. Exact types.
-SETTLED = (SAMPLE_BY_SAMPLE | {nn.Sequential, nn.Flatten, nn.Linear, nn.GroupNorm, nn.LayerNorm}) - {KeyedDropout}
-SETTLED |= {nn.Conv1d, nn.Conv2d, nn.MaxPool1d, nn.MaxPool2d, nn.AvgPool1d, nn.AvgPool2d, nn.AdaptiveAvgPool2d}
 
 
 class MeanLoss:
@@ -55,25 +52,6 @@ class _Call(nn.Module):
         return f(self.module, *args)
 
 
-class _Chain(nn.Module):
-    """A network's layers one after another, and a record of the linear ones whose weight is in `learning`."""
-
-    def __init__(self, names: list[str], module: nn.Module) -> None:
-        super().__init__()
-        layers = [(name, module.get_submodule(name)) for name in names]
-        self.layers = [(f"{name}.weight" if type(layer) is nn.Linear else "", layer) for name, layer in layers]
-        self.learning: set[str] = set()
-        self.seen: list[tuple[str, Tensor, Tensor]] = []  # weight, inputs and outputs
-
-    def forward(self, x: Tensor) -> Tensor:
-        for weight, layer in self.layers:
-            y: Tensor = layer(x)
-            if weight in self.learning:
-                self.seen.append((weight, x, y if y.requires_grad else y.requires_grad_()))
-            x = y
-        return x
-
-
 class Network:
     """A module and its layout, able to differentiate a loss at any rows."""
 
@@ -91,8 +69,7 @@ class Network:
         self._twin_bound: tuple[object, ...] = ()
         self._twin_leaves: list[tuple[Tensor, Tensor]] = []  # what learns, and where its gradient goes
         self._twin_weights: list[tuple[StackedLinear, Tensor]] = []  # whose layers may write it there themselves
-        names = chain(self.module)
-        self._chain = None if names is None else _Chain(names, self.module)
+        self._chain = chain(self.module)
         self._images = any(isinstance(m, nn.Conv2d) for m in self.module.modules())
         self._tried = False
         self._tails: dict[tuple[str, ...], tuple[Network, Output] | None] = {}
@@ -209,13 +186,11 @@ class Network:
             return None
         if not self.module.training:
             self.module.train()
-        chain.learning = {weight for weight, _ in chain.layers}.intersection(names)
+        chain.listen(names)
         others = tuple(n for n in names if n not in chain.learning)
         self._bind(rows[0], others)
-        chain.seen = []
         value = self._value_of_one(chain, batch, loss, {})
-        seen, chain.seen = chain.seen, []
-        leaves = [self._tensors[n] for n in others]
+        seen, leaves = chain.seen, [self._tensors[n] for n in others]
         found = _gradients(value, leaves + [y for _, _, y in seen])
 
         def down(lr: float) -> None:
@@ -300,7 +275,7 @@ class Network:
         first = next((i for i, (name, _) in enumerate(layers) if name in owners), 0)
         above = self.layout.part(*(name for name, _ in layers[first:]))
         below = [m for _, layer in layers[:first] for m in layer.modules()]
-        settled = all(type(m) in SETTLED and not m._forward_hooks and not m._forward_pre_hooks for m in below)
+        settled = all(type(m) in SETTLED and not watched(m) for m in below)
         whole = (above.names, above.size) == (part.names, part.size)
         if first == 0 or not whole or not settled or self.drops or self.pairs or shares(self.module):
             return None
@@ -342,16 +317,6 @@ class Network:
                 self._images = False
             self.module.train(training)
         return laid if self._images else x
-
-
-def chain(module: nn.Module) -> list[str] | None:
-    """The layers' names in the order in which they are called; None where one is not known, or occurs twice."""
-    layers = dict(module.named_modules())
-    if any(m._forward_hooks or m._forward_pre_hooks for m in layers.values()) or shares(module):
-        return None
-    inner = [n for n, m in layers.items() if type(m) in CONTAINERS]
-    last = [n for n in layers if n not in inner]
-    return last if all(type(layers[n]) in SETTLED | {KeyedDropout} for n in last) else None
 
 
 def _gradients(value: Tensor, leaves: list[Tensor]) -> list[Tensor]:

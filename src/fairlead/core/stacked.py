@@ -93,12 +93,17 @@ def stacked(module: nn.Module) -> nn.Module | None:
 
 
 def _known(m: nn.Module) -> bool:
-    if m._forward_hooks or m._forward_pre_hooks:
+    if watched(m):
         return False
     if type(m) is nn.Linear:
         return True
     plain = type(m) in CONTAINERS | SAMPLE_BY_SAMPLE or (type(m) is nn.Flatten and m.start_dim == 1)
     return plain and not m._parameters and (not m._buffers or isinstance(m, KeyedDropout))
+
+
+def watched(m: nn.Module) -> bool:
+    """Whether a hook sees what passes through the layer, or changes it."""
+    return bool(m._forward_hooks or m._forward_pre_hooks or m._backward_hooks or m._backward_pre_hooks)
 
 
 def shares(module: nn.Module) -> bool:
