@@ -23,6 +23,7 @@ def pieces() -> dict[str, tuple[Timing, Timing]]:
     cases = {
         "channels last, CNN step": channels_last(cnn),
         "products add to the weights, CNN epoch": products(replace(cnn, clients=1)),
+        "batches of 10 or of 40, CNN": larger_batches(cnn, 4),
         "stacked layers or vmap, W2 step": stacked_layers(replace(WORKLOADS["w2"], clients=18)),
         "stacked layers or vmap, W3 step": stacked_layers(replace(WORKLOADS["w3"], clients=10, samples=50)),
         "index_select or indexing, W2 batch": selection(WORKLOADS["w2"]),
@@ -53,6 +54,20 @@ def channels_last(w: Workload) -> tuple[Case, Case]:
             return torch.autograd.grad(cross_entropy(w.module(images), y), leaves)
 
     return lambda: step(x), lambda: step(other)
+
+
+def larger_batches(w: Workload, times: int) -> tuple[Case, Case]:
+    """Gradients of the same samples by the batch, and by batches that many times as large: what those could save."""
+    n = times * w.batch_size
+    x, y = w.federation.train.x[:n].contiguous(memory_format=torch.channels_last), w.federation.train.y[:n]
+    leaves = list(w.module.parameters())
+
+    def gradients(size: int) -> object:
+        pairs = zip(torch.split(x, size), torch.split(y, size), strict=True)
+        with torch.enable_grad():
+            return [torch.autograd.grad(cross_entropy(w.module(a), b), leaves) for a, b in pairs]
+
+    return lambda: gradients(w.batch_size), lambda: gradients(n)
 
 
 def products(w: Workload) -> tuple[Case, Case]:
