@@ -155,23 +155,19 @@ class Network:
             self._twin_bound = bound
         for layer, place in self._twin_weights:
             layer.into = place
-        value = self._value_of_stack(twin, batch, loss, given)
+        for m in twin.modules() if self._dropouts else ():
+            if isinstance(m, KeyedDropout):
+                m.key = batch.key[:, None]
+        everybody = Batch(batch.x.flatten(0, 1), batch.y.flatten(0, 1), batch.key, clients=len(rows))
+        expanded = {n: g.expand(len(rows), *g.shape[1:]) for n, g in given.items()}
+        with torch.enable_grad():
+            values = loss.values(twin, everybody, expanded).view(batch.y.shape[:2])
+            # A sum of means: each client's gradient is that of its own term, and a NaN stays in it.
+            value = (values.mean(1) if batch.weight is None else (values * batch.weight).sum(1)).sum()
         found = _gradients(value, [leaf for leaf, _ in self._twin_leaves])
         for (_, place), g in zip(self._twin_leaves, found, strict=True):
             if g.data_ptr() != place.data_ptr():  # a weight's gradient is there already
                 place.copy_(g)
-
-    def _value_of_stack(self, twin: nn.Module, batch: Batch, loss: MeanLoss, given: Named) -> Tensor:
-        for m in self._twin.modules() if self._twin and self._dropouts else ():
-            if isinstance(m, KeyedDropout):
-                m.key = batch.key[:, None]
-        count = len(batch.x)
-        everybody = Batch(batch.x.flatten(0, 1), batch.y.flatten(0, 1), batch.key, clients=count)
-        expanded = {n: g.expand(count, *g.shape[1:]) for n, g in given.items()}
-        with torch.enable_grad():
-            values = loss.values(twin, everybody, expanded).view(batch.y.shape[:2])
-            # A sum of means: each client's gradient is that of its own term, and a NaN stays in it.
-            return (values.mean(1) if batch.weight is None else (values * batch.weight).sum(1)).sum()
 
     def descent(self, rows: Tensor, batch: Batch, loss: Loss, only: Part | None) -> Callable[[float], None] | None:
         """A function of the step size, which takes a single row down its gradient, in place.
@@ -181,16 +177,16 @@ class Network:
         are not all known.
         """
         names = self.layout.parameter_names if only is None else only.names
-        chain = self._chain
-        if chain is None or len(rows) > 1 or not names:
+        layers = self._chain
+        if layers is None or len(rows) > 1 or not names:
             return None
         if not self.module.training:
             self.module.train()
-        chain.listen(names)
-        others = tuple(n for n in names if n not in chain.learning)
+        layers.listen(names)
+        others = tuple(n for n in names if n not in layers.learning)
         self._bind(rows[0], others)
-        value = self._value_of_one(chain, batch, loss, {})
-        seen, leaves = chain.seen, [self._tensors[n] for n in others]
+        value = self._value_of_one(layers, batch, loss, {})
+        seen, leaves = layers.seen, [self._tensors[n] for n in others]
         found = _gradients(value, leaves + [y for _, _, y in seen])
 
         def down(lr: float) -> None:
