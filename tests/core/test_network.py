@@ -39,6 +39,10 @@ def cnn() -> nn.Module:
     return nn.Sequential(nn.Conv2d(1, 2, 3), nn.MaxPool2d(2), nn.ReLU(), nn.Flatten(), nn.Linear(2 * 3 * 3, 3))
 
 
+def in_place() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 6), nn.ReLU(inplace=True), nn.Linear(6, 3))
+
+
 def federation() -> Federation:
     n, generator = sum(SIZES), torch.Generator().manual_seed(0)
     x, y = torch.randn(n, 1, 8, 8, generator=generator), torch.randint(3, (n,), generator=generator)
@@ -53,8 +57,8 @@ def task_of(module: nn.Module, ids: list[int], data: Federation) -> Task:
 
 @pytest.mark.parametrize(
     "build",
-    [mlp, lambda: Cut(mlp()), lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 3)), cnn, ByView],
-    ids=["mlp", "cut", "logistic", "cnn", "view"],
+    [mlp, lambda: Cut(mlp()), lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 3)), cnn, ByView, in_place],
+    ids=["mlp", "cut", "logistic", "cnn", "view", "in place"],
 )
 @pytest.mark.parametrize("part", [None, "head", "body"])
 def test_clients_side_by_side_train_as_they_do_alone(build, part) -> None:
@@ -84,7 +88,7 @@ def test_a_loss_may_call_the_model_twice() -> None:
         torch.testing.assert_close(together[[k]], network.gradient(rows[[k]], alone, MeanLoss(values), given={}))
 
 
-@pytest.mark.parametrize("build", [cnn, ByView])
+@pytest.mark.parametrize("build", [cnn, ByView, in_place])
 def test_one_client_follows_plain_pytorch(build) -> None:
     torch.manual_seed(0)
     module, data = build(), federation()
@@ -137,7 +141,8 @@ def test_what_else_a_forward_function_may_do_goes_by_the_gradient() -> None:
     same = nn.Linear(64, 64)
     watched = mlp()
     watched[1].register_forward_hook(lambda *_: None)
-    for module in (ByView(), flat(same, nn.Tanh(), same), watched, flat(nn.Linear(64, 3), nn.BatchNorm1d(3))):
+    normalised = flat(nn.Linear(64, 3), nn.BatchNorm1d(3))
+    for module in (ByView(), flat(same, nn.Tanh(), same), watched, normalised, in_place()):
         layout = Layout(module)
         network, rows = Network(module, layout), layout.read(module)
         (batch, *_) = task_of(module, [0], federation()).batches()

@@ -39,8 +39,11 @@ class Chain(nn.Module):
 
 
 def chain(module: nn.Module) -> Chain | None:
-    """The module as a chain; None where a layer is not known, watched by a hook, or occurs twice."""
-    if shares(module) or any(map(watched, module.modules())):
+    """The module as a chain; None where a layer is not known, watched by a hook, or occurs twice.
+
+    Nor where one works in place: it would overwrite the outputs that are kept of the layer before.
+    """
+    if shares(module) or any(watched(m) or getattr(m, "inplace", False) for m in module.modules()):
         return None
     layers = {n: m for n, m in module.named_modules() if type(m) not in CONTAINERS}
     return Chain(layers) if all(type(m) in SETTLED | {KeyedDropout} for m in layers.values()) else None
