@@ -59,8 +59,8 @@ class Network:
         self.module = copy.deepcopy(module)
         self.layout = layout
         self._dropouts = keyed(self.module)
-        known = {m: n for n, m in self.module.named_modules()}
-        self._key_names = [f"module.{known[d]}.key" for d in self._dropouts]
+        names = {m: n for n, m in self.module.named_modules()}
+        self._key_names = [f"module.{names[d]}.key" for d in self._dropouts]
         self._call = _Call(self.module)
         self._tensors = dict(self.module.named_parameters()) | dict(self.module.named_buffers())
         self._bound = 0
