@@ -107,46 +107,94 @@ def flat(*layers: nn.Module) -> nn.Module:
     return nn.Sequential(nn.Flatten(), *layers)
 
 
+def shared() -> nn.Module:
+    same = nn.Linear(64, 64)
+    return flat(same, nn.Tanh(), same, nn.Linear(64, 3))
+
+
+def hooked() -> nn.Module:
+    module = flat(nn.Linear(64, 6), nn.Linear(6, 3))
+    module[1].register_forward_hook(lambda layer, inputs, output: output * 2)
+    return module
+
+
+class Twice(nn.Module):
+    """Uses a layer's weight as a layer and by itself, and works on its outputs in place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.code, self.head = nn.Linear(64, 6, bias=False), nn.Linear(64, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        z = self.code(x.flatten(1)).relu_()
+        return self.head(z @ self.code.weight).mul_(2)
+
+
+SHORTER = {
+    "mlp": mlp,
+    "cnn": cnn,
+    "cut": lambda: Cut(mlp()),
+    "a lone layer": lambda: nn.Sequential(nn.Linear(8, 4), nn.Flatten(), nn.Linear(32, 3, bias=False)),
+    "many a sample": lambda: nn.Sequential(nn.Linear(8, 4), nn.Tanh(), nn.Flatten(), nn.Linear(32, 3)),  # image rows
+    "view": ByView,
+    "in place": in_place,
+    "shared": shared,
+    "hooked": hooked,
+    "twice": Twice,
+    "normalised": lambda: flat(nn.Linear(64, 6), nn.BatchNorm1d(6), nn.ReLU(inplace=True), nn.Linear(6, 3)),
+}
+
+
 @pytest.mark.parametrize("part", [None, "head", "body", "weights"])
 @pytest.mark.parametrize(
-    "build",
-    [
-        mlp,
-        cnn,
-        lambda: Cut(mlp()),
-        lambda: flat(nn.Linear(64, 3, bias=False)),
-        lambda: nn.Sequential(nn.Linear(8, 4), nn.Tanh(), nn.Flatten(), nn.Linear(32, 3)),  # rows of an image, by one
-    ],
-    ids=["mlp", "cnn", "cut", "without bias", "many a sample"],
+    ("name", "ids"),
+    [(name, [1]) for name in SHORTER]
+    + [(name, [0, 1, 2]) for name in ("mlp", "cut", "a lone layer", "many a sample", "in place")],
 )
-def test_a_step_without_the_gradient_written_down(build, part, monkeypatch) -> None:
+def test_a_step_without_the_gradient_written_down(name, part, ids, monkeypatch) -> None:
     torch.manual_seed(0)
-    module, data = build(), federation()
+    module, data = SHORTER[name](), federation()
     layout = Layout(module)
-    task, rows = task_of(module, [0], data), layout.read(module)
+    task, rows = task_of(module, ids, data), layout.read(module) + 0.1 * torch.randn(len(ids), layout.size)
     parts = {None: None, "head": layout.head, "body": layout.body}
     weights = layout.part(*(n for n in layout.parameter_names if n.endswith("weight")))
     only = weights if part == "weights" else parts[part]
     zeros = torch.zeros_like(rows)
+    moved = rows if only is None else rows[:, only.columns]
     for tie in (None, (torch.randn_like(rows), 0.7)):
         given = {"momentum": 0.0, "only": only, "tie": tie}
         by_gradient = task.descend(rows, extra=lambda u: zeros, **given)
         with monkeypatch.context() as patch:
             patch.setattr(Network, "gradient", None)  # only the shorter way is left
-            shorter = task.descend(rows, **given) if only is None or only.size else rows
+            shorter = task.descend(rows, **given)
         torch.testing.assert_close(shorter, by_gradient, atol=1e-6, rtol=1e-5)
+        assert not torch.equal(shorter if only is None else shorter[:, only.columns], moved)
 
 
-def test_what_else_a_forward_function_may_do_goes_by_the_gradient() -> None:
-    same = nn.Linear(64, 64)
-    watched = mlp()
-    watched[1].register_forward_hook(lambda *_: None)
-    normalised = flat(nn.Linear(64, 3), nn.BatchNorm1d(3))
-    for module in (ByView(), flat(same, nn.Tanh(), same), watched, normalised, in_place()):
-        layout = Layout(module)
-        network, rows = Network(module, layout), layout.read(module)
-        (batch, *_) = task_of(module, [0], federation()).batches()
-        assert network.descent(rows, batch, MeanLoss(lambda *_: torch.zeros(4)), None) is None
+@pytest.mark.parametrize("ids", [[1], [0, 1, 2]], ids=["alone", "stacked"])
+def test_a_loss_of_its_own_goes_the_shorter_way_too(ids, monkeypatch) -> None:
+    """Features and answers, a call without gradients as for a target, and one that is thrown away."""
+    torch.manual_seed(0)
+    module, data = Cut(mlp()), federation()
+
+    def values(module: nn.Module, batch: Batch, given: Named) -> torch.Tensor:
+        assert isinstance(module, Cut)
+        z = module.body(batch.x)
+        with torch.no_grad():
+            target = module(0.5 * batch.x)
+        module(batch.x)
+        apart: torch.Tensor = (z - batch.by_label(given["centres"])).square().sum(1)
+        return apart + (module.head(z) - target).square().sum(1)
+
+    layout = Layout(module)
+    task = task_of(module, ids, data)
+    rows, centres = layout.read(module) + 0.1 * torch.randn(len(ids), layout.size), torch.randn(len(ids), 3, 5)
+    how = {"momentum": 0.0, "loss": MeanLoss(values), "given": {"centres": centres}, "lr": 0.01}
+    zeros = torch.zeros_like(rows)
+    by_gradient = task.descend(rows, extra=lambda u: zeros, **how)
+    monkeypatch.setattr(Network, "gradient", None)
+    torch.testing.assert_close(task.descend(rows, **how), by_gradient, atol=1e-6, rtol=1e-5)
+    assert not torch.equal(by_gradient, rows)
 
 
 def test_trying_another_memory_order_leaves_running_statistics_alone() -> None:

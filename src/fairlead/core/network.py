@@ -15,11 +15,11 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from fairlead.core.batches import Batch
-from fairlead.core.chain import SETTLED, chain
 from fairlead.core.dropout import KeyedDropout, keyed
 from fairlead.core.errors import EngineError
 from fairlead.core.layout import Layout, Part
-from fairlead.core.stacked import CONTAINERS, StackedLinear, shares, stacked, watched
+from fairlead.core.linear import HeardLinear, Listener, StackedLinear, listening
+from fairlead.core.stacked import CONTAINERS, SETTLED, shares, stacked, watched
 from fairlead.core.types import Named
 
 Loss = Callable[[nn.Module, Batch, Named], Tensor]  # module under the current parameters, batch, given rows -> ()
@@ -57,6 +57,9 @@ class Network:
 
     def __init__(self, module: nn.Module, layout: Layout) -> None:
         self.module = copy.deepcopy(module)
+        for m in self.module.modules():
+            if type(m) is nn.Linear:
+                m.__class__ = HeardLinear  # whatever else it holds, hooks included, stays
         self.layout = layout
         self._dropouts = keyed(self.module)
         names = {m: n for n, m in self.module.named_modules()}
@@ -69,7 +72,9 @@ class Network:
         self._twin_bound: tuple[object, ...] = ()
         self._twin_leaves: list[tuple[Tensor, Tensor]] = []  # what learns, and where its gradient goes
         self._twin_weights: list[tuple[StackedLinear, Tensor]] = []  # whose layers may write it there themselves
-        self._chain = chain(self.module)
+        self._listeners, self._twin_listeners = (
+            [m for m in (x.modules() if x else ()) if isinstance(m, Listener)] for x in (self.module, self._twin)
+        )
         self._images = any(isinstance(m, nn.Conv2d) for m in self.module.modules())
         self._tried = False
         self._tails: dict[tuple[str, ...], tuple[Network, Output] | None] = {}
@@ -149,58 +154,72 @@ class Network:
         given: Named,
         out: Tensor,
     ) -> None:
-        bound = (rows.data_ptr(), rows.shape, rows.stride(), out.data_ptr(), names)
-        if bound != self._twin_bound:
-            self._bind_twin(twin, rows, names, out)
-            self._twin_bound = bound
+        self._bind_twin(twin, rows, names, out)
         for layer, place in self._twin_weights:
             layer.into = place
-        for m in twin.modules() if self._dropouts else ():
-            if isinstance(m, KeyedDropout):
-                m.key = batch.key[:, None]
-        everybody = Batch(batch.x.flatten(0, 1), batch.y.flatten(0, 1), batch.key, clients=len(rows))
-        expanded = {n: g.expand(len(rows), *g.shape[1:]) for n, g in given.items()}
-        with torch.enable_grad():
-            values = loss.values(twin, everybody, expanded).view(batch.y.shape[:2])
-            # A sum of means: each client's gradient is that of its own term, and a NaN stays in it.
-            value = (values.mean(1) if batch.weight is None else (values * batch.weight).sum(1)).sum()
+        value = self._value_of_stack(twin, batch, loss, given)
         found = _gradients(value, [leaf for leaf, _ in self._twin_leaves])
         for (_, place), g in zip(self._twin_leaves, found, strict=True):
             if g.data_ptr() != place.data_ptr():  # a weight's gradient is there already
                 place.copy_(g)
 
-    def descent(self, rows: Tensor, batch: Batch, loss: Loss, only: Part | None) -> Callable[[float], None] | None:
-        """A function of the step size, which takes a single row down its gradient, in place.
+    def _value_of_stack(self, twin: nn.Module, batch: Batch, loss: MeanLoss, given: Named) -> Tensor:
+        clients = len(batch.y)
+        for m in twin.modules() if self._dropouts else ():
+            if isinstance(m, KeyedDropout):
+                m.key = batch.key[:, None]
+        everybody = Batch(batch.x.flatten(0, 1), batch.y.flatten(0, 1), batch.key, clients=clients)
+        expanded = {n: g.expand(clients, *g.shape[1:]) for n, g in given.items()}
+        with torch.enable_grad():
+            values = loss.values(twin, everybody, expanded).view(batch.y.shape[:2])
+            # A sum of means: each client's gradient is that of its own term, and a NaN stays in it.
+            return (values.mean(1) if batch.weight is None else (values * batch.weight).sum(1)).sum()
 
-        Most parameters are linear layers' weights. The product that makes their gradient, gᵀx, adds it to them, so that
-        it is neither written down nor read again. The loss must call the module as a whole, once. None where the layers
-        are not all known.
+    def descent(
+        self, rows: Tensor, batch: Batch, loss: MeanLoss, only: Part | None, given: Named
+    ) -> Callable[[float], None] | None:
+        """A function of the step size, which takes each row down its gradient, in place.
+
+        It adds the gradients of linear layers' weights to these in the product that makes them, so that they are
+        neither written down nor read again. None for many rows of a network that cannot be stacked.
         """
         names = self.layout.parameter_names if only is None else only.names
-        layers = self._chain
-        if layers is None or len(rows) > 1 or not names:
+        many, twin = len(rows) > 1, self._twin
+        if not names or (many and twin is None):
             return None
         if not self.module.training:
             self.module.train()
-        layers.listen(names)
-        others = tuple(n for n in names if n not in layers.learning)
-        self._bind(rows[0], others)
-        value = self._value_of_one(layers, batch, loss, {})
-        seen, leaves = layers.seen, [self._tensors[n] for n in others]
-        found = _gradients(value, leaves + [y for _, _, y in seen])
+        with listening(self._twin_listeners if many else self._listeners) as heard:
+            if many:
+                assert twin is not None
+                self._bind_twin(twin, rows, names, None)
+                value = self._value_of_stack(twin, batch, loss, given)
+                leaves = [leaf for leaf, _ in self._twin_leaves]
+            else:
+                self._bind(rows[0], names)
+                value = self._value_of_one(self.module, batch, loss, given)
+                leaves = [self._tensors[n] for n in names]
+        found = torch.autograd.grad(value, leaves + [call.y for call in heard], allow_unused=True)
 
         def down(lr: float) -> None:
             with torch.no_grad():
                 for leaf, g in zip(leaves, found, strict=False):
-                    leaf.sub_(g, alpha=lr)
-                for (weight, x, _), g in zip(seen, found[len(leaves) :], strict=True):
-                    self._tensors[weight].addmm_(g.flatten(0, -2).T, x.flatten(0, -2), alpha=-lr)
+                    if g is not None:  # all that a weight has, where it is used in products only
+                        leaf.sub_(g, alpha=lr)
+                for call, g in zip(heard, found[len(leaves) :], strict=True):
+                    if g is not None:
+                        call.descend(g, lr)
 
         return down
 
-    def _bind_twin(self, twin: nn.Module, rows: Tensor, names: tuple[str, ...], out: Tensor) -> None:
-        places = self.layout.stacked(out)
+    def _bind_twin(self, twin: nn.Module, rows: Tensor, names: tuple[str, ...], out: Tensor | None) -> None:
+        """Make the twin's tensors views of the rows; `out` is where gradients go, None for nowhere."""
+        bound = (rows.data_ptr(), rows.shape, rows.stride(), names, None if out is None else out.data_ptr())
+        if bound == self._twin_bound:
+            return
+        self._twin_bound = bound
         self._twin_leaves, self._twin_weights = [], []
+        places = self.layout.stacked(rows if out is None else out)
         for name, view in self.layout.stacked(rows).items():
             owner, _, attribute = name.rpartition(".")
             layer, leaf = twin.get_submodule(owner), view.detach()
@@ -208,7 +227,7 @@ class Network:
             setattr(layer, attribute, leaf)
             if name in names:
                 self._twin_leaves.append((leaf.requires_grad_(), places[name]))
-            if attribute == "weight":
+            if attribute == "weight" and out is not None:
                 self._twin_weights.append((layer, places[name]))
 
     def release(self) -> None:
@@ -246,7 +265,7 @@ class Network:
                 everything = f(self.module.eval(), self._laid_out(x.flatten(0, 1)))
                 return everything.view(*x.shape[:2], *everything.shape[1:])
             if self._twin is not None:
-                self._bind_twin(self._twin, rows, (), rows)
+                self._bind_twin(self._twin, rows, (), None)
                 everything = f(self._twin.eval(), x.flatten(0, 1))
                 self._twin.train()
                 self.release()

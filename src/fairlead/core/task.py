@@ -192,18 +192,22 @@ class Task:
         weight_decay = self.training.weight_decay if weight_decay is None else weight_decay
         moving = slice(0, self.layout.trainable) if only is None else self.layout.part(*only.names).columns
         u = rows.expand(*rows.shape[:-2], len(self), -1).clone(memory_format=torch.contiguous_format)
-        buffer = None if grad else torch.zeros_like(u)
+        buffer: Tensor | None = None
         velocity: Tensor | None = None
         if tie is not None and not momentum:
             tie, towards = None, tie  # the same step, in one pass over the rows
-        plain = usual and not momentum and not weight_decay
+        plain = extra is None and grad is None and not momentum and not weight_decay
+        mean = self._mean if loss is None else loss
         for batch in self.batches(epochs=epochs, steps=steps, batch_size=batch_size, start=start):
-            down = self._descent(u, batch, only) if plain and batch.active is None else None
+            pace = lr if batch.active is None else lr * batch.active
+            down = self._descent(u, batch, mean, only, given or {}) if plain and isinstance(mean, MeanLoss) else None
             if down is not None:
                 if towards is not None:
-                    _draw(u, towards, moving, lr)
+                    _draw(u, towards, moving, pace)
                 down(lr)
                 continue
+            if grad is None and buffer is None:
+                buffer = torch.zeros_like(u)
             g = grad(u, batch) if grad else self.grad(u, batch, only=only, loss=loss, given=given, out=buffer)
             g = g[..., moving]
             mine = buffer is not None  # then g may change in place: the next step writes it anew
@@ -220,7 +224,7 @@ class Task:
             if batch.active is not None:  # momentum and decay must not move a client that has no batch
                 g = g * batch.active
             if towards is not None:
-                _draw(u, towards, moving, lr if batch.active is None else lr * batch.active)
+                _draw(u, towards, moving, pace)
             if isinstance(moving, slice):
                 u[..., moving].sub_(g, alpha=lr)
             else:
@@ -228,9 +232,11 @@ class Task:
         self._network.release()
         return u
 
-    def _descent(self, rows: Tensor, batch: Batch, only: Part | None) -> Callable[[float], None] | None:
+    def _descent(
+        self, rows: Tensor, batch: Batch, loss: MeanLoss, only: Part | None, given: Named
+    ) -> Callable[[float], None] | None:
         """A plain step, where the network has a shorter way than by writing down the gradient."""
-        return self._network.descent(rows, batch, self._mean, only)
+        return self._network.descent(rows, batch, loss, only, given)
 
     def above(self, part: Part, rows: Tensor, inputs: Tensor | None = None) -> Task:
         """A part of the model as a task of its own, the rest held at `rows`; the part's columns are its rows, (C, P).
@@ -334,7 +340,7 @@ class _Held(Task):
         mine = whole[:, self._part.columns]
         return mine.clone() if more.get("out") is None else mine  # the next call writes the buffer anew
 
-    def _descent(self, rows: Tensor, batch: Batch, only: Part | None) -> None:
+    def _descent(self, rows: Tensor, batch: Batch, loss: MeanLoss, only: Part | None, given: Named) -> None:
         return None
 
     def _apply(self, rows: Tensor, x: Tensor, f: Output | None) -> Tensor:
