@@ -28,6 +28,7 @@ COLUMNS = (
     "over gradients",
     "by processor time",
     "over own passes",
+    "of torch.mm",
     "memory/updates",
     "memory/models",
     "megabytes",
@@ -110,7 +111,7 @@ def number(value: float | str | None, name: str) -> str:
     """A share as per cent, a rate as a whole number."""
     if not isinstance(value, float | int):
         return str(value)
-    if name in ("of GEMM", "over gradients", "by processor time", "over own passes"):
+    if name in ("of GEMM", "over gradients", "by processor time", "over own passes", "of torch.mm"):
         return f"{value:.0%}"
     return f"{value:,.0f}" if name in ("samples/s", "megabytes") else f"{value:.2f}"
 

@@ -42,6 +42,17 @@ def test_a_mixture_without_helpful_models_is_ones_own():
     assert mixture(theta, nobody, torch.zeros(1, 0)).tolist() == [[1.0]]
 
 
+@pytest.mark.parametrize("clients", [1, 7], ids=["a few rows", "one product"])
+def test_the_mixture_is_the_weighted_sum_however_many_ask(clients):
+    draw = torch.Generator().manual_seed(0)
+    models, w = torch.randn(9, 4, generator=draw), torch.rand(clients, 3, generator=draw)
+    chosen = torch.randint(9, (clients, 3), generator=draw)
+    chosen[0, 1] = chosen[0, 0]  # a model twice counts twice
+    mixed = mixture(torch.zeros(clients, 4), {"models": models[None], "chosen": chosen}, w)
+    by_hand = [sum(w[k, n] * models[chosen[k, n]] for n in range(3)) / w[k].sum() for k in range(clients)]
+    torch.testing.assert_close(mixed, torch.stack(by_hand))
+
+
 def test_with_its_own_model_only_it_is_local():
     federation = quadratic(CENTRES, [1, 4, 2])
     for participation in (1.0, 0.7):

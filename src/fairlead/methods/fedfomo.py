@@ -98,8 +98,11 @@ def mixture(theta: Tensor, message: Named, w: Tensor) -> Tensor:
     total = helpful.sum(1, keepdim=True)
     if not bool(total.any()):
         return theta
-    share = helpful / total.where(total > 0, 1)
-    mixed = embedding_bag(message["chosen"].expand_as(w), message["models"][0], per_sample_weights=share, mode="sum")
+    share, chosen, (models,) = helpful / total.where(total > 0, 1), message["chosen"].expand_as(w), message["models"]
+    if len(models) <= chosen.numel():  # most are wanted by somebody: all of them in one product
+        mixed = torch.mm(share.new_zeros(len(w), len(models)).scatter_add_(1, chosen, share), models)
+    else:
+        mixed = embedding_bag(chosen, models, per_sample_weights=share, mode="sum")
     alone = (total == 0)[:, 0]
     mixed[alone] = theta.expand_as(mixed)[alone]
     return mixed

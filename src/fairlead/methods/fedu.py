@@ -39,8 +39,7 @@ def fedu(*, eta: float = 0.5, graph: list[list[float]] | None = None) -> Method:
         return {"theta": w}, {"theta": w}
 
     def personal(state: Named, message: Named, task: Task) -> Tensor:
-        w, m = state["theta"], message["theta"]
-        return w - (task.lr * task.steps() * eta).clamp(max=1) * (w - m)
+        return state["theta"].lerp(message["theta"], (task.lr * task.steps() * eta).clamp(max=1))
 
     def newcomer(state: Named, message: Named, task: Task) -> Tensor:
         return message["theta"]
