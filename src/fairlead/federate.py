@@ -27,7 +27,7 @@ from fairlead.core import (
     require,
     stream,
 )
-from fairlead.core.machine import by_columns, threads
+from fairlead.core.machine import by_columns, recycling, threads
 from fairlead.core.task import SplitName
 from fairlead.engines import Engine, Pool
 from fairlead.engines.pool import Work
@@ -107,7 +107,7 @@ def federate(
     layout = Layout(module)
     check_models(select, clients, layout.size)
     server, tensors = assemble(method, average), tensors_of(method, layout)
-    with engine.start(module, layout, federation, training, seed) as pool:
+    with engine.start(module, layout, federation, training, seed) as pool, recycling():
         greeting_bytes = 0
         if snapshot is None:
             snapshot, greeting_bytes = begin(method, server, layout.read(module), layout, pool, clients, store)

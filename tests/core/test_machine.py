@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fairlead.core import machine
-from fairlead.core.machine import SHORTEST, blank, by_columns
+from fairlead.core.machine import SHORTEST, blank, by_columns, recycling
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.bool])
@@ -39,3 +39,33 @@ def test_a_forked_process_has_threads_of_its_own(monkeypatch) -> None:
     child.kill()
     assert child.exitcode == 0, "the child hangs"
     assert answers.get() == expected
+
+
+def test_memory_goes_from_one_large_tensor_to_the_next(monkeypatch):
+    monkeypatch.setattr(machine, "LARGE", 1 << 10)
+    like = torch.ones(1)
+
+    def address(x):
+        return x.untyped_storage().data_ptr()
+
+    with recycling():
+        first = blank(like, 40, 30).fill_(1.0)
+        view, where = first[3], address(first)
+        del first
+        other = blank(like, 40, 30).fill_(2.0)
+        assert address(other) != where  # a view still lives there
+        assert view.tolist() == [1.0] * 30
+        del view
+        assert address(blank(like, 20, 30)) != where  # of another size
+        third = blank(like, 30, 40)
+        assert address(third) == where
+        assert third.shape == (30, 40)
+        many = [blank(like, 50, 50) for _ in range(9)]
+        del many
+        assert len(machine._kept) == machine.MOST_KEPT
+        with recycling():
+            pass
+        assert machine._kept  # for whoever is still at work
+    assert not machine._kept
+    del third
+    assert not machine._kept  # nobody waits for it

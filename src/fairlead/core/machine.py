@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import os
+import threading
+import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -13,6 +15,7 @@ from typing import TypeVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 T = TypeVar("T")
@@ -66,12 +69,18 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_crew.cache_clear)  # threads do not come along
 
 
+LARGE = 1 << 25  # bytes: what is smaller the allocator keeps for the next time by itself
+MOST_KEPT = 4
+_lock = threading.RLock()  # a tensor may be collected, and its memory come back, while another asks for some
+_kept: list[NDArray[np.uint8]] = []  # memory of large tensors that are gone, the longest unused first
+_users = 0
+
+
 def blank(like: Tensor, *shape: int) -> Tensor:
     """A tensor of that shape with nothing in it yet, of the same kind as `like`.
 
     Its memory comes from numpy, which asks the system for huge pages where torch does not: hundreds of megabytes are
-    then written for the first time in a third of the time. It is not worth the trouble below 32 MB, which the
-    allocator keeps for the next time.
+    then written for the first time in a third of the time.
 
     >>> blank(torch.ones(2), 3, 4).shape
     torch.Size([3, 4])
@@ -79,6 +88,43 @@ def blank(like: Tensor, *shape: int) -> Tensor:
     if like.device.type != "cpu":
         return like.new_empty(shape)
     size, line = math.prod(shape) * like.element_size(), 64
-    raw = torch.from_numpy(np.empty(size + line, dtype=np.uint8))
+    raw = torch.from_numpy(_memory(size + line))
     start = -raw.data_ptr() % line  # vector instructions want whole cache lines
     return raw[start : start + size].view(like.dtype).view(shape)
+
+
+@contextmanager
+def recycling() -> Iterator[None]:
+    """Meanwhile a large `blank` takes over the memory of an earlier one that is gone, if that was of the same size.
+
+    A round makes the same tensors as the one before. What the system gives anew it clears first, page by page, which
+    takes longer than to fill it.
+    """
+    global _users
+    with _lock:
+        _users += 1
+    try:
+        yield
+    finally:
+        with _lock:
+            _users -= 1
+            if not _users:
+                _kept.clear()
+
+
+def _memory(size: int) -> NDArray[np.uint8]:
+    if size < LARGE:
+        return np.empty(size, dtype=np.uint8)
+    with _lock:
+        fitting = next((i for i, room in enumerate(_kept) if len(room) == size), None)
+        room = np.empty(size, dtype=np.uint8) if fitting is None else _kept.pop(fitting)
+    lent = room.view()
+    weakref.finalize(lent, _keep, room).atexit = False  # called when the tensor and all views of it are gone
+    return lent
+
+
+def _keep(room: NDArray[np.uint8]) -> None:
+    with _lock:
+        if _users:
+            _kept.append(room)
+            del _kept[:-MOST_KEPT]
