@@ -99,7 +99,7 @@ def mixture(theta: Tensor, message: Named, w: Tensor) -> Tensor:
     if not bool(total.any()):
         return theta
     share, chosen, (models,) = helpful / total.where(total > 0, 1), message["chosen"].expand_as(w), message["models"]
-    if len(models) <= chosen.numel():  # most are wanted by somebody: all of them in one product
+    if len(w) > 1 and len(models) <= chosen.numel():  # most are wanted by one client or another: a single product
         mixed = torch.mm(share.new_zeros(len(w), len(models)).scatter_add_(1, chosen, share), models)
     else:
         mixed = embedding_bag(chosen, models, per_sample_weights=share, mode="sum")
