@@ -6,6 +6,7 @@ from torch import nn
 
 from fairlead.core import Batch, Cut, Federation, Layout, MeanLoss, Named, Network, Split, Task, Training
 from fairlead.core.dropout import keyed
+from fairlead.core.linear import Ear
 from fairlead.core.stacked import stacked
 
 SIZES = (9, 5, 7)
@@ -235,7 +236,7 @@ def test_layers_that_mix_samples_or_are_shared_are_not_stacked() -> None:
         cnn(),
         ByView(),
     ):
-        assert stacked(module) is None
+        assert stacked(module, Ear()) is None
     module = mlp()
     keyed(module)
-    assert stacked(module) is not None
+    assert stacked(module, Ear()) is not None

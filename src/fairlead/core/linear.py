@@ -6,18 +6,16 @@ outputs, is a product that can add its result to the weight right away.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
 
-@dataclass(frozen=True)
-class Heard:
+class Heard(NamedTuple):
     """One call of a linear layer: of one client, or of a stack with a leading axis."""
 
     weight: Tensor  # (out, in) or (C, out, in)
@@ -32,32 +30,56 @@ class Heard:
             self.weight.addmm_(g.flatten(0, -2).T, self.x.flatten(0, -2), alpha=-lr)
 
 
-class Listener(nn.Module):
-    """A layer with a weight, which autograd does not get to see in calls that are kept."""
+class Ear:
+    """Keeps the calls of a network's linear layers while it listens, as far as their weights learn by them.
 
-    weight: Tensor
-    heard: list[Heard] | None = None  # where calls are kept; None to keep none
+    Autograd leaves these weights out of such calls, and of such calls only.
+    """
 
-    def listens(self) -> bool:
-        """Whether the next call is to be kept: where its weight learns, and something learns from this call."""
-        return self.heard is not None and self.weight.requires_grad and torch.is_grad_enabled()
+    def __init__(self) -> None:
+        self._heard: list[Heard] | None = None
 
-    def keep(self, x: Tensor, y: Tensor) -> Tensor:
+    @contextmanager
+    def listening(self) -> Iterator[list[Heard]]:
+        """The calls meanwhile."""
+        heard: list[Heard] = []
+        self._heard = heard
+        try:
+            yield heard
+        finally:
+            self._heard = None
+
+    def wants(self, weight: Tensor) -> bool:
+        """Whether to keep a call with this weight."""
+        return self._heard is not None and weight.requires_grad and torch.is_grad_enabled()
+
+    def keep(self, weight: Tensor, x: Tensor, y: Tensor) -> Tensor:
         """The outputs, for others to go on with; a copy, for the next layer may work in place."""
-        assert self.heard is not None
+        assert self._heard is not None
         y = y if y.requires_grad else y.requires_grad_()
-        self.heard.append(Heard(self.weight, x, y))
+        self._heard.append(Heard(weight, x, y))
         return y.clone()
 
 
-class HeardLinear(nn.Linear, Listener):
-    """`nn.Linear`, which can be listened to."""
+class HeardLinear(nn.Linear):
+    """`nn.Linear`, with an ear that may listen."""
+
+    ear: Ear
+
+    @classmethod
+    def replace(cls, module: nn.Module, ear: Ear) -> None:
+        """Give all linear layers of the module this ear; whatever else they hold, hooks included, stays."""
+        for m in module.modules():
+            if type(m) in (nn.Linear, cls):
+                m.__class__ = cls
+                assert isinstance(m, cls)
+                m.ear = ear
 
     def forward(self, x: Tensor) -> Tensor:
         """As `nn.Linear`."""
-        if not self.listens():
+        if not self.ear.wants(self.weight):
             return super().forward(x)
-        return self.keep(x, linear(x, self.weight.detach(), self.bias))
+        return self.ear.keep(self.weight, x, linear(x, self.weight.detach(), self.bias))
 
 
 class _Product(torch.autograd.Function):
@@ -86,15 +108,16 @@ def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return torch.bmm(x, weight.mT) if bias is None else torch.baddbmm(bias[:, None], x, weight.mT)
 
 
-class StackedLinear(Listener):
+class StackedLinear(nn.Module):
     """`nn.Linear` with a weight and a bias per client."""
 
     weight: Tensor  # (C, out, in)
     bias: Tensor | None  # (C, out)
     into: Tensor | None  # (C, out, in) where the next call's gradient of the weight goes; None for a tensor of its own
 
-    def __init__(self) -> None:
+    def __init__(self, ear: Ear) -> None:
         super().__init__()
+        self.ear = ear
         self.clear()
 
     def clear(self) -> None:
@@ -105,22 +128,9 @@ class StackedLinear(Listener):
     def forward(self, x: Tensor) -> Tensor:
         """Samples of all clients in, (C * B, ..., in), and out, (C * B, ..., out)."""
         mine = x.reshape(len(self.weight), -1, x.shape[-1])
-        if self.listens():
-            out = self.keep(mine, _product(mine, self.weight.detach(), self.bias))
+        if self.ear.wants(self.weight):
+            out = self.ear.keep(self.weight, mine, _product(mine, self.weight.detach(), self.bias))
         else:
             into, self.into = self.into, None  # a loss may call twice; its second gradient must not overwrite the first
             out = _Product.apply(mine, self.weight, self.bias, into)  # type: ignore[no-untyped-call]
         return out.view(*x.shape[:-1], out.shape[-1])
-
-
-@contextmanager
-def listening(layers: Iterable[Listener]) -> Iterator[list[Heard]]:
-    """The calls of these layers meanwhile, as far as their weights learn; autograd then leaves these weights out."""
-    heard: list[Heard] = []
-    for layer in layers:
-        layer.heard = heard
-    try:
-        yield heard
-    finally:
-        for layer in layers:
-            layer.heard = None

@@ -18,7 +18,7 @@ from fairlead.core.batches import Batch
 from fairlead.core.dropout import KeyedDropout, keyed
 from fairlead.core.errors import EngineError
 from fairlead.core.layout import Layout, Part
-from fairlead.core.linear import HeardLinear, Listener, StackedLinear, listening
+from fairlead.core.linear import Ear, HeardLinear, StackedLinear
 from fairlead.core.stacked import CONTAINERS, SETTLED, shares, stacked, watched
 from fairlead.core.types import Named
 
@@ -57,9 +57,6 @@ class Network:
 
     def __init__(self, module: nn.Module, layout: Layout) -> None:
         self.module = copy.deepcopy(module)
-        for m in self.module.modules():
-            if type(m) is nn.Linear:
-                m.__class__ = HeardLinear  # whatever else it holds, hooks included, stays
         self.layout = layout
         self._dropouts = keyed(self.module)
         names = {m: n for n, m in self.module.named_modules()}
@@ -68,13 +65,12 @@ class Network:
         self._tensors = dict(self.module.named_parameters()) | dict(self.module.named_buffers())
         self._bound = 0
         self._learning: tuple[str, ...] | None = None
-        self._twin = stacked(self.module)
+        self._ear = Ear()
+        HeardLinear.replace(self.module, self._ear)
+        self._twin = stacked(self.module, self._ear)
         self._twin_bound: tuple[object, ...] = ()
         self._twin_leaves: list[tuple[Tensor, Tensor]] = []  # what learns, and where its gradient goes
         self._twin_weights: list[tuple[StackedLinear, Tensor]] = []  # whose layers may write it there themselves
-        self._listeners, self._twin_listeners = (
-            [m for m in (x.modules() if x else ()) if isinstance(m, Listener)] for x in (self.module, self._twin)
-        )
         self._images = any(isinstance(m, nn.Conv2d) for m in self.module.modules())
         self._tried = False
         self._tails: dict[tuple[str, ...], tuple[Network, Output] | None] = {}
@@ -189,7 +185,7 @@ class Network:
             return None
         if not self.module.training:
             self.module.train()
-        with listening(self._twin_listeners if many else self._listeners) as heard:
+        with self._ear.listening() as heard:
             if many:
                 assert twin is not None
                 self._bind_twin(twin, rows, names, None)

@@ -13,7 +13,7 @@ from torch import nn
 
 from fairlead.core.cut import Cut
 from fairlead.core.dropout import KeyedDropout
-from fairlead.core.linear import HeardLinear, StackedLinear
+from fairlead.core.linear import Ear, HeardLinear, StackedLinear
 
 # Exact types: a subclass may compute something else.
 CONTAINERS = {nn.Sequential, Cut}
@@ -35,17 +35,20 @@ SETTLED = (SAMPLE_BY_SAMPLE | LINEAR | {nn.Sequential, nn.Flatten, nn.GroupNorm,
 SETTLED |= {nn.Conv1d, nn.Conv2d, nn.MaxPool1d, nn.MaxPool2d, nn.AvgPool1d, nn.AvgPool2d, nn.AdaptiveAvgPool2d}
 
 
-def stacked(module: nn.Module) -> nn.Module | None:
-    """A copy of the module for many clients' samples, its weights still to be set; None where a layer forbids it."""
+def stacked(module: nn.Module, ear: Ear) -> nn.Module | None:
+    """A copy of the module for many clients' samples, its weights still to be set; None where a layer forbids it.
+
+    The ear is that of its linear layers.
+    """
     if not all(map(_known, module.modules())) or shares(module):
         return None
     twin = copy.deepcopy(module).train()
     if type(twin) in LINEAR:
-        return StackedLinear()
+        return StackedLinear(ear)
     for parent in list(twin.modules()):
         for name, child in parent.named_children():
             if type(child) in LINEAR:
-                setattr(parent, name, StackedLinear())
+                setattr(parent, name, StackedLinear(ear))
     return twin
 
 
