@@ -19,6 +19,7 @@ from fairlead.runs import versions
 RESULTS = Path(__file__).parent / "results"
 RECORD = RESULTS / "recorded.json"
 SLOWER = 0.8  # of the recorded ratio; below, the line is marked
+SHARES = {"of GEMM", "over gradients", "by processor time", "over own passes", "looks at GEMM rate", "of torch.mm"}
 COLUMNS = (
     "best turn",
     "per core",
@@ -28,6 +29,7 @@ COLUMNS = (
     "over gradients",
     "by processor time",
     "over own passes",
+    "looks at GEMM rate",
     "of torch.mm",
     "memory/updates",
     "memory/models",
@@ -111,7 +113,7 @@ def number(value: float | str | None, name: str) -> str:
     """A share as per cent, a rate as a whole number."""
     if not isinstance(value, float | int):
         return str(value)
-    if name in ("of GEMM", "over gradients", "by processor time", "over own passes", "of torch.mm"):
+    if name in SHARES:
         return f"{value:.0%}"
     return f"{value:,.0f}" if name in ("samples/s", "megabytes") else f"{value:.2f}"
 

@@ -32,7 +32,7 @@ from benchmarks.workloads import (
     reference_evaluation,
 )
 from fairlead.core import Cohort, Named, Server, Task
-from fairlead.core.machine import cores, threads
+from fairlead.core.machine import cores, recycling, threads
 from fairlead.core.task import SplitName
 from fairlead.data import partition
 from fairlead.engines import ENGINES, choose, engine
@@ -139,8 +139,9 @@ TIED = {"ditto", "fedora", "fedamp"}  # whose last pass has a tie to another mod
 
 
 def methods(name: str, options: Options) -> Iterator[Row]:
-    """A whole round of every method: training, server and all between, without and with evaluation."""
+    """A whole round of every method: training, server and all between."""
     w = options.workload(name)
+    rate = gemm_rate(cores())
     best = choose(w.module, w.federation, w.training, w.clients)
     rounds = 1_000_000
     first_search = 0.0
@@ -179,6 +180,7 @@ def methods(name: str, options: Options) -> Iterator[Row]:
             "over gradients": 1 / t.times_as_fast_as(own) - 1,
             "by processor time": 1 / t.per_core(own) - 1,
             "over own passes": 1 / t.times_as_fast_as(all_own) - 1,
+            "looks at GEMM rate": looks_alone(w, LOOKS[method]) / rate / own.seconds if method in LOOKS else None,
             "per core": t.per_core(ref),
             "cores": t.busy,
         }
@@ -186,8 +188,13 @@ def methods(name: str, options: Options) -> Iterator[Row]:
     yield Row(f"rounds {name}", "fedala, first search", first_search, ref.seconds / first_search, "the same")
 
 
+def looks_alone(w: Workload, looks: list[SplitName]) -> float:
+    """Floating-point operations of the evaluations that a method prescribes, for all clients."""
+    return w.forward_flops * sum(int(getattr(w.federation, split).sizes.sum()) for split in looks)
+
+
 def evaluation(name: str, options: Options) -> Iterator[Row]:
-    """Every client's own model on its validation and test samples, and a FedAvg round with evaluation."""
+    """Every client's own model on its validation and test samples; a whole round of every method with evaluation."""
     w = options.workload(name)
     best = choose(w.module, w.federation, w.training, w.clients)
     everyone, models = torch.arange(w.clients), {"w": w.params.repeat(w.clients, 1)}
@@ -197,23 +204,25 @@ def evaluation(name: str, options: Options) -> Iterator[Row]:
 
     with ExitStack() as stack:
         pool = stack.enter_context(w.start(best.name))
-        happening = federate(
-            METHODS["fedavg"](), w.federation, w.module, w.training, rounds=10**6, engine=best, evaluate_every=1
-        )
-        stack.callback(happening.close)
         train, test = reference(w), reference_evaluation(w)
-        cases = {
+        cases: dict[str, Callable[[], object]] = {
             "reference": alone(test),
             "evaluation alone": lambda: pool.map(evaluate, everyone, 1, models, {}),
             "reference round": alone(lambda: (train(), test())),
-            "fedavg round, evaluated": lambda: next(happening),
         }
+        for method in PASSES:
+            happening = federate(
+                METHODS[method](), w.federation, w.module, w.training, rounds=10**6, engine=best, evaluate_every=1
+            )
+            stack.callback(happening.close)
+            next(happening)  # as in `methods`
+            cases[method] = partial(next, happening)
         timings = interleaved(cases, options.repeats)
-    pairs = (("evaluation alone", "reference"), ("fedavg round, evaluated", "reference round"))
-    for case, against in pairs:
+    for case, against in ({"evaluation alone": "reference"} | dict.fromkeys(PASSES, "reference round")).items():
         t, ref = timings[case], timings[against]
         more: dict[str, float | str | None] = {"per core": t.per_core(ref), "cores": t.busy}
-        yield Row(f"evaluation {name}", case, t.seconds, t.times_as_fast_as(ref), "reference's evaluation", more)
+        label = case if case == "evaluation alone" else f"{case} round, evaluated"
+        yield Row(f"evaluation {name}", label, t.seconds, t.times_as_fast_as(ref), "reference's of the same", more)
 
 
 def server(options: Options) -> Iterator[Row]:
@@ -241,7 +250,8 @@ def server(options: Options) -> Iterator[Row]:
 
             extra = peak_bytes(step)
             repeats = 1 if m > 200 else options.repeats
-            t = interleaved({"step": step}, repeats, warm=0)["step"]
+            with recycling():  # as in rounds
+                t = interleaved({"step": step}, repeats, warm=0)["step"]
             product = by_torch(partial(bare, updates), repeats)
             size = updates.numel() * updates.element_size()
             held = sum(x.untyped_storage().nbytes() for x in state.values()) if greetings is not None else 0

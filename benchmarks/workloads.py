@@ -81,6 +81,13 @@ class Workload:
             torch.autograd.grad(cross_entropy(self.module(x), y), list(self.module.parameters()))
         return float(counter.get_total_flops()) / self.batch_size
 
+    @cached_property
+    def forward_flops(self) -> float:
+        """Floating-point operations of looking at one sample, of the same kind."""
+        with FlopCounterMode(display=False) as counter, torch.no_grad():
+            self.module(self.federation.train.x[: self.batch_size])
+        return float(counter.get_total_flops()) / self.batch_size
+
     def start(self, name: str) -> Pool:
         """An engine's workers, ready."""
         return engine(name).start(self.module, self.layout, self.federation, self.training, seed=0)
