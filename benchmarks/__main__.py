@@ -8,7 +8,8 @@ import sys
 import time
 
 from benchmarks import figure, report
-from benchmarks.sections import SECTIONS, Options, Row
+from benchmarks.sections import SECTIONS
+from benchmarks.sections.rows import Options, Row
 
 
 def main() -> int:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.measure import gemm_rate
-from benchmarks.sections import Options, Row
+from benchmarks.sections.rows import Options, Row
 from fairlead.core.machine import cores
 from fairlead.runs import versions
 

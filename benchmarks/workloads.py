@@ -11,6 +11,7 @@ import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -161,23 +162,29 @@ def published_order(w: Workload) -> nn.Module:
 
 
 def descent(
-    pool: Pool, w: Workload, *passes: dict[str, object], looks: Sequence[SplitName] = (), tied: bool = False
+    pool: Pool,
+    w: Workload,
+    *passes: dict[str, object],
+    looks: Sequence[SplitName] = (),
+    tied: Literal["w", "other"] | None = None,
 ) -> Callable[[], object]:
     """Local SGD of every client by an engine, and nothing else; `passes` are the keywords of each `descend`.
 
-    `looks` are splits that a model of each client's own is evaluated on before; `tied`, the last pass draws the client
-    to such a model.
+    `looks` are splits that models are evaluated on before: the client's own first, then others. `tied`, the last pass
+    starts from the client's own model and is drawn to the one that all have in common, or to another.
     """
-    own = w.params.repeat(w.clients, 1) if looks or tied else w.params
+    rows = {"w": w.params}
+    if looks or tied:
+        rows |= {"own": w.params.repeat(w.clients, 1), "other": w.params.repeat(w.clients, 1)}
 
     def work(state: Named, message: Named, task: Task) -> tuple[Named, Named]:
+        for i, split in enumerate(looks):
+            task.loss(message["other" if i else "own"], split)
         u = message["w"]
-        for split in looks:
-            task.loss(message["own"], split)
         *before, last = passes or ({},)
         for keywords in before:
             u = task.descend(u, **keywords)  # type: ignore[arg-type]
-        u = task.descend(u, tie=(message["own"], 1.0) if tied else None, **last)  # type: ignore[arg-type]
-        return {}, {"w": u}
+        start, tie = (message["own"], (message[tied], 1.0)) if tied else (u, None)
+        return {}, {"w": task.descend(start, tie=tie, **last)}  # type: ignore[arg-type]
 
-    return lambda: pool.map(work, torch.arange(w.clients), 1, {}, {"w": w.params, "own": own})
+    return lambda: pool.map(work, torch.arange(w.clients), 1, {}, rows)
