@@ -131,6 +131,18 @@ class Twice(nn.Module):
         return self.head(z @ self.code.weight).mul_(2)
 
 
+class Applied(nn.Module):
+    """Applies a layer to another one's weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.code, self.head = nn.Linear(64, 3), nn.Linear(64, 64)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x.flatten(1)
+        return self.code(x) + x @ self.head(self.code.weight).T
+
+
 SHORTER = {
     "mlp": mlp,
     "cnn": cnn,
@@ -142,6 +154,7 @@ SHORTER = {
     "shared": shared,
     "hooked": hooked,
     "twice": Twice,
+    "applied": Applied,
     "normalised": lambda: flat(nn.Linear(64, 6), nn.BatchNorm1d(6), nn.ReLU(inplace=True), nn.Linear(6, 3)),
 }
 
@@ -170,6 +183,24 @@ def test_a_step_without_the_gradient_written_down(name, part, ids, monkeypatch) 
             shorter = task.descend(rows, **given)
         torch.testing.assert_close(shorter, by_gradient, atol=1e-6, rtol=1e-5)
         assert not torch.equal(shorter if only is None else shorter[:, only.columns], moved)
+
+
+def test_inputs_changed_behind_a_layers_back_are_refused() -> None:
+    class Careless(nn.Linear):
+        def __init__(self) -> None:
+            super().__init__(64, 3)
+            self.first = nn.Linear(64, 64)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = x.flatten(1).clone()
+            return super().forward(self.first(x) + x.mul_(2))
+
+    module, data = Careless(), federation()
+    task, rows = task_of(module, [0], data), Layout(module).read(module)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        task.descend(rows)  # with momentum, by autograd
+    with pytest.raises(RuntimeError, match="changed in place after it had used them"):
+        task.descend(rows, momentum=0.0)
 
 
 @pytest.mark.parametrize("ids", [[1], [0, 1, 2]], ids=["alone", "stacked"])

@@ -21,9 +21,12 @@ class Heard(NamedTuple):
     weight: Tensor  # (out, in) or (C, out, in)
     x: Tensor  # (..., in) or (C, B, in)
     y: Tensor  # (..., out) or (C, B, out)
+    version: int  # of x at the time of the call
 
     def descend(self, g: Tensor, lr: float) -> None:
         """A step on the weight, in place, from the gradient at the outputs."""
+        if self.x._version != self.version:  # autograd would have refused too
+            raise RuntimeError("the inputs of a linear layer were changed in place after it had used them; copy them")
         if self.weight.ndim == 3:
             self.weight.baddbmm_(g.mT, self.x, alpha=-lr)
         else:
@@ -56,8 +59,10 @@ class Ear:
     def keep(self, weight: Tensor, x: Tensor, y: Tensor) -> Tensor:
         """The outputs, for others to go on with; a copy, for the next layer may work in place."""
         assert self._heard is not None
+        if x.untyped_storage().data_ptr() == weight.untyped_storage().data_ptr():
+            x = x.clone()  # another layer's weight, which may step first
         y = y if y.requires_grad else y.requires_grad_()
-        self._heard.append(Heard(weight, x, y))
+        self._heard.append(Heard(weight, x, y, x._version))
         return y.clone()
 
 
