@@ -173,16 +173,18 @@ def test_a_step_without_the_gradient_written_down(name, part, ids, monkeypatch) 
     parts = {None: None, "head": layout.head, "body": layout.body}
     weights = layout.part(*(n for n in layout.parameter_names if n.endswith("weight")))
     only = weights if part == "weights" else parts[part]
-    zeros = torch.zeros_like(rows)
     moved = rows if only is None else rows[:, only.columns]
+    whole = only is None or isinstance(only.columns, slice)
     for tie in (None, (torch.randn_like(rows), 0.7)):
-        given = {"momentum": 0.0, "only": only, "tie": tie}
-        by_gradient = task.descend(rows, extra=lambda u: zeros, **given)
-        with monkeypatch.context() as patch:
-            patch.setattr(Network, "gradient", None)  # only the shorter way is left
-            shorter = task.descend(rows, **given)
-        torch.testing.assert_close(shorter, by_gradient, atol=1e-6, rtol=1e-5)
-        assert not torch.equal(shorter if only is None else shorter[:, only.columns], moved)
+        for how in ({"momentum": 0.0}, {"momentum": 0.5, "weight_decay": 0.1}):
+            given = {"only": only, "tie": tie} | how
+            by_gradient = task.descend(rows, grad=lambda u, batch: task.grad(u, batch, only=only), **given)
+            with monkeypatch.context() as patch:
+                if whole or not how["momentum"]:
+                    patch.setattr(Network, "gradient", None)  # only the shorter way is left
+                shorter = task.descend(rows, **given)
+            torch.testing.assert_close(shorter, by_gradient, atol=1e-6, rtol=1e-5)
+            assert not torch.equal(shorter if only is None else shorter[:, only.columns], moved)
 
 
 def test_inputs_changed_behind_a_layers_back_are_refused() -> None:
@@ -198,7 +200,7 @@ def test_inputs_changed_behind_a_layers_back_are_refused() -> None:
     module, data = Careless(), federation()
     task, rows = task_of(module, [0], data), Layout(module).read(module)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-        task.descend(rows)  # with momentum, by autograd
+        task.descend(rows, grad=lambda u, batch: task.grad(u, batch))  # by autograd
     with pytest.raises(RuntimeError, match="changed in place after it had used them"):
         task.descend(rows, momentum=0.0)
 

@@ -1,7 +1,7 @@
 """Linear layers that can keep what passes through them: a step on their weights then needs no gradient written down.
 
 Most parameters are linear layers' weights. The gradient of one, gᵀx from the inputs x and the gradient g at the
-outputs, is a product that can add its result to the weight right away.
+outputs, is a product that can add its result to the weight, or to its velocity, right away.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ class Heard(NamedTuple):
     y: Tensor  # (..., out) or (C, B, out)
     version: int  # of x at the time of the call
 
-    def descend(self, g: Tensor, lr: float) -> None:
-        """A step on the weight, in place, from the gradient at the outputs."""
+    def add(self, to: Tensor, g: Tensor, scale: float) -> None:
+        """So many times the weight's gradient, from that at the outputs, to a tensor of its shape, in place."""
         if self.x._version != self.version:  # autograd would have refused too
             raise RuntimeError("the inputs of a linear layer were changed in place after it had used them; copy them")
-        if self.weight.ndim == 3:
-            self.weight.baddbmm_(g.mT, self.x, alpha=-lr)
+        if to.ndim == 3:
+            to.baddbmm_(g.mT, self.x, alpha=scale)
         else:
-            self.weight.addmm_(g.flatten(0, -2).T, self.x.flatten(0, -2), alpha=-lr)
+            to.addmm_(g.flatten(0, -2).T, self.x.flatten(0, -2), alpha=scale)
 
 
 class Ear:

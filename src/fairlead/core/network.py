@@ -71,6 +71,7 @@ class Network:
         self._twin_bound: tuple[object, ...] = ()
         self._twin_leaves: list[tuple[Tensor, Tensor]] = []  # what learns, and where its gradient goes
         self._twin_weights: list[tuple[StackedLinear, Tensor]] = []  # whose layers may write it there themselves
+        self._place: tuple[Tensor, tuple[str, ...], list[Tensor]] | None = None
         self._images = any(isinstance(m, nn.Conv2d) for m in self.module.modules())
         self._tried = False
         self._tails: dict[tuple[str, ...], tuple[Network, Output] | None] = {}
@@ -172,12 +173,12 @@ class Network:
             return (values.mean(1) if batch.weight is None else (values * batch.weight).sum(1)).sum()
 
     def descent(
-        self, rows: Tensor, batch: Batch, loss: MeanLoss, only: Part | None, given: Named
+        self, rows: Tensor, batch: Batch, loss: MeanLoss, only: Part | None, given: Named, into: Tensor
     ) -> Callable[[float], None] | None:
-        """A function of the step size, which takes each row down its gradient, in place.
+        """A function that adds so many times each row's gradient to `into`, in place: to the rows, or to others.
 
-        It adds the gradients of linear layers' weights to these in the product that makes them, so that they are
-        neither written down nor read again. None for many rows of a network that cannot be stacked.
+        Linear layers' weights have theirs added in the product that makes it, so that it is neither written down nor
+        read again. None for many rows of a network that cannot be stacked.
         """
         names = self.layout.parameter_names if only is None else only.names
         many, twin = len(rows) > 1, self._twin
@@ -188,25 +189,33 @@ class Network:
         with self._ear.listening() as heard:
             if many:
                 assert twin is not None
-                self._bind_twin(twin, rows, names, None)
+                self._bind_twin(twin, rows, names, into)
                 value = self._value_of_stack(twin, batch, loss, given)
-                leaves = [leaf for leaf, _ in self._twin_leaves]
+                leaves, places = (list(x) for x in zip(*self._twin_leaves, strict=True))
             else:
                 self._bind(rows[0], names)
                 value = self._value_of_one(self.module, batch, loss, given)
-                leaves = [self._tensors[n] for n in names]
+                leaves, places = [self._tensors[n] for n in names], self._places(into[0], names)
         found = torch.autograd.grad(value, leaves + [call.y for call in heard], allow_unused=True)
+        place_of = {id(leaf): place for leaf, place in zip(leaves, places, strict=True)}
 
-        def down(lr: float) -> None:
+        def add(scale: float) -> None:
             with torch.no_grad():
-                for leaf, g in zip(leaves, found, strict=False):
+                for place, g in zip(places, found, strict=False):
                     if g is not None:  # all that a weight has, where it is used in products only
-                        leaf.sub_(g, alpha=lr)
+                        place.add_(g, alpha=scale)
                 for call, g in zip(heard, found[len(leaves) :], strict=True):
                     if g is not None:
-                        call.descend(g, lr)
+                        call.add(place_of[id(call.weight)], g, scale)
 
-        return down
+        return add
+
+    def _places(self, row: Tensor, names: tuple[str, ...]) -> list[Tensor]:
+        """These tensors as views of the row; the last one's are kept, which every step asks for."""
+        if self._place is None or self._place[0].data_ptr() != row.data_ptr() or self._place[1] != names:
+            views = dict(self.layout.views(row))
+            self._place = row, names, [views[n] for n in names]
+        return self._place[2]
 
     def _bind_twin(self, twin: nn.Module, rows: Tensor, names: tuple[str, ...], out: Tensor | None) -> None:
         """Make the twin's tensors views of the rows; `out` is where gradients go, None for nowhere."""
@@ -227,8 +236,8 @@ class Network:
                 self._twin_weights.append((layer, places[name]))
 
     def release(self) -> None:
-        """Let go of rows and gradients that only the stacked layers still hold."""
-        self._twin_leaves, self._twin_weights, self._twin_bound = [], [], ()
+        """Let go of rows and gradients that nobody else holds any more."""
+        self._twin_leaves, self._twin_weights, self._twin_bound, self._place = [], [], (), None
         for m in self._twin.modules() if self._twin else ():
             if isinstance(m, StackedLinear):
                 m.clear()

@@ -193,34 +193,40 @@ class Task:
         moving = slice(0, self.layout.trainable) if only is None else self.layout.part(*only.names).columns
         u = rows.expand(*rows.shape[:-2], len(self), -1).clone(memory_format=torch.contiguous_format)
         buffer: Tensor | None = None
-        velocity: Tensor | None = None
+        total = torch.zeros_like(u) if momentum else u  # what gradients are added to, where they need not be seen
+        velocity = total[..., moving] if momentum else None
         if tie is not None and not momentum:
             tie, towards = None, tie  # the same step, in one pass over the rows
-        plain = extra is None and grad is None and not momentum and not weight_decay
         mean = self._mean if loss is None else loss
+        unseen = isinstance(moving, slice) if momentum else extra is None and not weight_decay
         for batch in self.batches(epochs=epochs, steps=steps, batch_size=batch_size, start=start):
             pace = lr if batch.active is None else lr * batch.active
-            down = self._descent(u, batch, mean, only, given or {}) if plain and isinstance(mean, MeanLoss) else None
-            if down is not None:
+            add = None
+            if unseen and grad is None and isinstance(mean, MeanLoss):
+                add = self._descent(u, batch, mean, only, given or {}, total)
+            if add is not None and velocity is None:
                 if towards is not None:
                     _draw(u, towards, moving, pace)
-                down(lr)
+                add(-lr)
                 continue
-            if grad is None and buffer is None:
-                buffer = torch.zeros_like(u)
-            g = grad(u, batch) if grad else self.grad(u, batch, only=only, loss=loss, given=given, out=buffer)
-            g = g[..., moving]
-            mine = buffer is not None  # then g may change in place: the next step writes it anew
+            if velocity is not None:
+                velocity.mul_(momentum)
+            if add is not None and velocity is not None:
+                add(1.0)
+                g = velocity
+            else:
+                if grad is None and buffer is None:
+                    buffer = torch.zeros_like(u)
+                g = grad(u, batch) if grad else self.grad(u, batch, only=only, loss=loss, given=given, out=buffer)
+                g = g[..., moving] if velocity is None else velocity.add_(g[..., moving])
+            mine = not grad or velocity is not None  # then g may change in place: the next step writes it anew
             if extra is not None:
                 g = _plus(g, extra(u)[..., moving], mine)
             if tie is not None:
                 v, strength = tie
                 g = _plus(g, (u - v)[..., moving].mul_(strength), mine)
             if weight_decay:
-                g = g.add(u[..., moving], alpha=weight_decay)
-            if momentum:
-                velocity = g.clone() if velocity is None else velocity.mul_(momentum).add_(g)
-                g = velocity
+                g = _plus(g, u[..., moving], mine, weight_decay)
             if batch.active is not None:  # momentum and decay must not move a client that has no batch
                 g = g * batch.active
             if towards is not None:
@@ -233,10 +239,10 @@ class Task:
         return u
 
     def _descent(
-        self, rows: Tensor, batch: Batch, loss: MeanLoss, only: Part | None, given: Named
+        self, rows: Tensor, batch: Batch, loss: MeanLoss, only: Part | None, given: Named, into: Tensor
     ) -> Callable[[float], None] | None:
-        """A plain step, where the network has a shorter way than by writing down the gradient."""
-        return self._network.descent(rows, batch, loss, only, given)
+        """What adds the gradient to `into`, where the network has a shorter way than by writing it down."""
+        return self._network.descent(rows, batch, loss, only, given, into)
 
     def above(self, part: Part, rows: Tensor, inputs: Tensor | None = None) -> Task:
         """A part of the model as a task of its own, the rest held at `rows`; the part's columns are its rows, (C, P).
@@ -340,7 +346,7 @@ class _Held(Task):
         mine = whole[:, self._part.columns]
         return mine.clone() if more.get("out") is None else mine  # the next call writes the buffer anew
 
-    def _descent(self, rows: Tensor, batch: Batch, loss: MeanLoss, only: Part | None, given: Named) -> None:
+    def _descent(self, *_: object) -> None:
         return None
 
     def _apply(self, rows: Tensor, x: Tensor, f: Output | None) -> Tensor:
@@ -354,5 +360,5 @@ def _draw(u: Tensor, towards: tuple[Tensor, Tensor | float], moving: slice | Ten
         u[..., moving] = nearer
 
 
-def _plus(g: Tensor, term: Tensor, in_place: bool) -> Tensor:
-    return g.add_(term) if in_place else g + term
+def _plus(g: Tensor, term: Tensor, in_place: bool, times: float = 1) -> Tensor:
+    return g.add_(term, alpha=times) if in_place else g.add(term, alpha=times)
