@@ -23,6 +23,9 @@ def pieces() -> dict[str, tuple[Timing, Timing]]:
     cases = {
         "channels last, CNN step": channels_last(cnn),
         "products add to the weights, CNN epoch": products(replace(cnn, clients=1)),
+        "products add to the weights, W3 epoch": products(replace(WORKLOADS["w3"], clients=10, samples=100)),
+        "products add to the velocity, CNN epoch": products(replace(cnn, clients=1), momentum=0.9),
+        "products add to the velocity, W3 epoch": products(replace(WORKLOADS["w3"], clients=10, samples=100), 0.9),
         "batches of 10 or of 40, CNN": larger_batches(cnn, 4),
         "stacked layers or vmap, W2 step": stacked_layers(replace(WORKLOADS["w2"], clients=18)),
         "stacked layers or vmap, W3 step": stacked_layers(replace(WORKLOADS["w3"], clients=10, samples=50)),
@@ -70,17 +73,19 @@ def larger_batches(w: Workload, times: int) -> tuple[Case, Case]:
     return lambda: gradients(w.batch_size), lambda: gradients(n)
 
 
-def products(w: Workload) -> tuple[Case, Case]:
+def products(w: Workload, momentum: float = 0.0) -> tuple[Case, Case]:
     """A local epoch whose steps write their gradient down, and the library's own."""
     task = Task(Network(w.module, w.layout), w.federation, list(range(w.clients)), w.training, round=1, seed=0)
 
     def by_gradient() -> object:
-        u, out = w.params.clone(), torch.zeros_like(w.params)
+        u = w.params.repeat(w.clients, 1)
+        out, velocity = torch.zeros_like(u), torch.zeros_like(u)
         for batch in task.batches():
-            u.sub_(task.grad(u, batch, out=out), alpha=task.lr)
+            g = task.grad(u, batch, out=out)
+            u.sub_(velocity.mul_(momentum).add_(g) if momentum else g, alpha=task.lr)
         return u
 
-    return by_gradient, lambda: task.descend(w.params)
+    return by_gradient, lambda: task.descend(w.params, momentum=momentum)
 
 
 def stacked_layers(w: Workload) -> tuple[Case, Case]:

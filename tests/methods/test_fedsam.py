@@ -30,7 +30,7 @@ def test_the_norm_is_over_the_whole_model():
 def test_radius_zero_is_fedavg():
     ours, _ = run(fedsam(rho=0.0), blobs(), net(), rounds=3, how=CLASSES)
     theirs, _ = run(fedavg(), blobs(), net(), rounds=3, how=CLASSES)
-    torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
+    torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=1e-5)  # its gradients are seen, and so rounded once more
 
 
 def test_radius_matters():
