@@ -237,6 +237,23 @@ def test_a_part_is_a_task_of_its_own(module: nn.Module) -> None:
     torch.testing.assert_close(g, task.grad(rows, b, only=head)[:, head.columns])
 
 
+@pytest.mark.parametrize("ids", [[1], [2, 0, 3]])
+@pytest.mark.parametrize("which", [[[0, 4], [4, 4], [1, 0]], [[], [], []]])
+@pytest.mark.parametrize("held", [False, True])
+def test_losses_of_models_that_clients_name_are_those_of_each_model_by_itself(ids, which, held) -> None:
+    module = layered(nn.Dropout(0.5)) if held else layered()
+    task = classified(module, ids)
+    rows = task.layout.read(module) + 0.1 * torch.randn(len(ids), task.layout.size)
+    task = task.above(task.layout.head, rows) if held else task
+    models = torch.randn(5, task.layout.head.size if held else task.layout.size)
+    named = torch.tensor(which[: len(ids)], dtype=torch.int64)
+    found = task.losses(models, named)
+    assert found.shape == named.shape
+    for i, sent in enumerate(named.tolist()):
+        for m, j in enumerate(sent):
+            torch.testing.assert_close(found[i, m], task.loss(models[j : j + 1].expand(len(ids), -1))[i, 0])
+
+
 class Wider(nn.Sequential):
     """Might compute anything."""
 

@@ -111,8 +111,6 @@ class Network:
             out = torch.zeros_like(rows)
         if not names:
             return out
-        if not self.module.training:  # a walk over all layers, which every step would feel
-            self.module.train()
         if len(rows) > 1 and self._twin is not None and isinstance(loss, MeanLoss):
             self._gradient_of_stack(self._twin, rows, batch, loss, names, given, out)
             return out
@@ -139,7 +137,7 @@ class Network:
         weight = None if batch.weight is None else batch.weight[0]
         one = Batch(self._laid_out(batch.x[0]), batch.y[0], batch.key[0], weight)
         with torch.enable_grad():
-            return loss(module, one, {n: g[0] for n, g in given.items()})
+            return loss(_mode(module, training=True), one, {n: g[0] for n, g in given.items()})
 
     def _gradient_of_stack(
         self,
@@ -168,7 +166,7 @@ class Network:
         everybody = Batch(batch.x.flatten(0, 1), batch.y.flatten(0, 1), batch.key, clients=clients)
         expanded = {n: g.expand(clients, *g.shape[1:]) for n, g in given.items()}
         with torch.enable_grad():
-            values = loss.values(twin, everybody, expanded).view(batch.y.shape[:2])
+            values = loss.values(_mode(twin, training=True), everybody, expanded).view(batch.y.shape[:2])
             # A sum of means: each client's gradient is that of its own term, and a NaN stays in it.
             return (values.mean(1) if batch.weight is None else (values * batch.weight).sum(1)).sum()
 
@@ -184,8 +182,6 @@ class Network:
         many, twin = len(rows) > 1, self._twin
         if not names or (many and twin is None):
             return None
-        if not self.module.training:
-            self.module.train()
         with self._ear.listening() as heard:
             if many:
                 assert twin is not None
@@ -245,6 +241,7 @@ class Network:
     def _gradient_of_many(
         self, rows: Tensor, batch: Batch, loss: Loss, names: tuple[str, ...], given: Named
     ) -> list[Tensor]:
+        _mode(self.module, training=True)
         stacked = {f"module.{n}": t for n, t in self.layout.stacked(rows).items()}
         moving = {f"module.{n}": stacked.pop(f"module.{n}") for n in names}
 
@@ -267,15 +264,14 @@ class Network:
         with torch.no_grad():
             if len(rows) == 1 or rows.stride(0) == 0:  # one model for all samples: a single large product
                 self._bind(rows[0], None)
-                everything = f(self.module.eval(), self._laid_out(x.flatten(0, 1)))
+                everything = f(_mode(self.module, training=False), self._laid_out(x.flatten(0, 1)))
                 return everything.view(*x.shape[:2], *everything.shape[1:])
             if self._twin is not None:
                 self._bind_twin(self._twin, rows, (), None)
-                everything = f(self._twin.eval(), x.flatten(0, 1))
-                self._twin.train()
+                everything = f(_mode(self._twin, training=False), x.flatten(0, 1))
                 self.release()
                 return everything.view(*x.shape[:2], *everything.shape[1:])
-            self.module.eval()
+            _mode(self.module, training=False)
             stacked = {f"module.{n}": t for n, t in self.layout.stacked(rows).items()}
             many: Tensor = vmap(lambda tensors, x: functional_call(self._call, tensors, (f, x)))(stacked, x)
             return many
@@ -342,6 +338,11 @@ class Network:
 def _gradients(value: Tensor, leaves: list[Tensor]) -> list[Tensor]:
     found = torch.autograd.grad(value, leaves, allow_unused=True)
     return [torch.zeros_like(p) if g is None else g for g, p in zip(found, leaves, strict=True)]
+
+
+def _mode(module: nn.Module, *, training: bool) -> nn.Module:
+    """The module, set to train or to evaluate; where it is already, no walk over its layers, which steps would feel."""
+    return module if module.training == training else module.train(training)
 
 
 def _forward(module: nn.Module, x: Tensor) -> Tensor:

@@ -286,16 +286,34 @@ class Task:
         """The mean loss of each row on its client's whole split, evaluating, (C, 1)."""
         return self.evaluate(rows, split)["loss"]
 
+    def losses(self, models: Tensor, which: Tensor, split: SplitName = "validation") -> Tensor:
+        """The mean loss on client i's whole split of models[which[i, m]], evaluating, (N, D), (C, M) -> (C, M).
+
+        Model by model: it passes over the samples of all who look at it at once, and is nowhere copied.
+        """
+        if not which.numel():
+            return models.new_empty(which.shape)
+        x, y, real = self.whole(split)
+        names, counts = which.unique(return_counts=True)
+        order = which.flatten().argsort()
+        who = order // which.shape[1]
+        looks = zip(names.tolist(), who.split(counts.tolist()), strict=True)
+        out = torch.cat([self._apply(models[j : j + 1], x.index_select(0, some), None) for j, some in looks])
+        found = self._mean_loss(out, y[who], real[who])
+        return torch.empty_like(found).index_copy_(0, order, found).view_as(which)
+
     def evaluate(self, rows: Tensor, split: SplitName) -> Named:
         """Accuracy and mean loss of each row on its client's whole split, (C, 1) each."""
         x, y, real = self.whole(split)
         out = self._apply(rows, x, None)
-        n = real.sum(1, keepdim=True)
-        losses = self.training.criterion(out.flatten(0, 1), y.flatten(0, 1)).view_as(real)
-        result = {"loss": (losses * real).sum(1, keepdim=True) / n}
+        result = {"loss": self._mean_loss(out, y, real)}
         if not y.is_floating_point():
-            result["accuracy"] = ((out.argmax(-1) == y) & real).sum(1, keepdim=True) / n
+            result["accuracy"] = ((out.argmax(-1) == y) & real).sum(1, keepdim=True) / real.sum(1, keepdim=True)
         return result
+
+    def _mean_loss(self, out: Tensor, y: Tensor, real: Tensor) -> Tensor:
+        values = self.training.criterion(out.flatten(0, 1), y.flatten(0, 1)).view_as(real)
+        return (values * real).sum(1, keepdim=True) / real.sum(1, keepdim=True)
 
     def whole(self, split: SplitName) -> tuple[Tensor, Tensor, Tensor]:
         """A whole split side by side: x (C, n, ...), y (C, n) and which entries are real samples (C, n)."""
@@ -345,6 +363,10 @@ class _Held(Task):
         whole = super().grad(self._whole(rows), batch, **more | {"only": self._part, "out": self._buffer})
         mine = whole[:, self._part.columns]
         return mine.clone() if more.get("out") is None else mine  # the next call writes the buffer anew
+
+    def losses(self, models: Tensor, which: Tensor, split: SplitName = "validation") -> Tensor:
+        # No model is the same for two clients: what is held differs.
+        return torch.cat([models.new_empty(len(self), 0), *(self.loss(models[n], split) for n in which.T)], 1)
 
     def _descent(self, *_: object) -> None:
         return None

@@ -74,17 +74,11 @@ def affinity(state: Named, message: Named, task: Task) -> Tensor:
     """How much lower the validation loss of each model sent is, per unit of distance; 0 for none, (C, M)."""
     (models,), chosen, offered = message["models"], message["chosen"].expand(len(task), -1), message["offered"]
     theta = state["theta"].expand(len(task), -1)
-    w = theta.new_zeros(chosen.shape)
-    own = task.loss(state["theta"])
-    others = torch.empty_like(theta, memory_format=torch.contiguous_format)
-    for n in range(chosen.shape[1]):
-        torch.index_select(models, 0, chosen[:, n], out=others)
-        # Client by client: a difference stays in the cache, those of all would not.
-        gap = torch.stack([torch.dist(other, mine) for other, mine in zip(others, theta, strict=True)])[:, None]
-        gain = (own - task.loss(others)) / gap
-        # Not finite where the models are equal, or where the other one's loss overflows here.
-        w[:, n : n + 1] = gain.where(offered[:, n : n + 1] & gain.isfinite(), 0)
-    return w
+    # Pair by pair: a difference stays in the cache, those of all would not.
+    gap = [[torch.dist(models[n], mine) for n in sent] for mine, sent in zip(theta, chosen.tolist(), strict=True)]
+    w = (task.loss(state["theta"]) - task.losses(models, chosen)) / theta.new_tensor(gap)
+    # Not finite where the models are equal, or where the other one's loss overflows here.
+    return w.where(offered & w.isfinite(), 0)
 
 
 def mixture(theta: Tensor, message: Named, w: Tensor) -> Tensor:
