@@ -1,10 +1,12 @@
 """Every way to a gradient gives the same numbers as plain autograd, one client at a time."""
 
+import copy
+
 import pytest
 import torch
 from torch import nn
 
-from fairlead.core import Batch, Cut, Federation, Layout, MeanLoss, Named, Network, Split, Task, Training
+from fairlead.core import Batch, Cut, Federation, Layout, MeanLoss, Named, Network, Part, Split, Task, Training
 from fairlead.core.dropout import keyed
 from fairlead.core.linear import Ear
 from fairlead.core.stacked import stacked
@@ -56,6 +58,30 @@ def task_of(module: nn.Module, ids: list[int], data: Federation) -> Task:
     return Task(Network(module, Layout(module)), data, ids, how, round=1, seed=0)
 
 
+def usual(module: nn.Module, batch: Batch, given: Named) -> torch.Tensor:
+    return nn.functional.cross_entropy(module(batch.x), batch.y, reduction="none")
+
+
+def by_autograd(module: nn.Module, u: torch.Tensor, batch: Batch, only: Part | None = None, values=usual, given=None):
+    """Plain gradients, one client after another on a module of its own; running statistics go back to the rows."""
+    layout, out = Layout(module), torch.zeros_like(u)
+    names = layout.parameter_names if only is None else only.names
+    for k, row in enumerate(u):
+        own = copy.deepcopy(module).train()
+        for dropout in keyed(own):
+            dropout.key.copy_(batch.key[k])
+        tensors = dict(layout.write(row, own).named_parameters())
+        mine = Batch(batch.x[k], batch.y[k], batch.key[k], None if batch.weight is None else batch.weight[k])
+        with torch.enable_grad():
+            value = mine.mean(values(own, mine, {n: g[k] for n, g in (given or {}).items()}))
+        for name, g in zip(
+            names, torch.autograd.grad(value, [tensors[n] for n in names], allow_unused=True), strict=True
+        ):
+            out[k, layout.slots[name].start : layout.slots[name].stop] = 0 if g is None else g.flatten()
+        row[layout.trainable :] = layout.read(own)[0, layout.trainable :]
+    return out
+
+
 @pytest.mark.parametrize(
     "build",
     [mlp, lambda: Cut(mlp()), lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 3)), cnn, ByView, in_place],
@@ -83,10 +109,9 @@ def test_a_loss_may_call_the_model_twice() -> None:
     layout = Layout(module)
     network, rows = Network(module, layout), torch.randn(3, layout.size)
     batch = Batch(torch.randn(3, 6, 5), torch.zeros(3, 6, dtype=torch.int64), torch.zeros(3, dtype=torch.int64))
-    together = network.gradient(rows, batch, MeanLoss(values), given={})
-    for k in range(3):
-        alone = Batch(batch.x[[k]], batch.y[[k]], batch.key[[k]])
-        torch.testing.assert_close(together[[k]], network.gradient(rows[[k]], alone, MeanLoss(values), given={}))
+    together = torch.zeros_like(rows)
+    network.gradient(rows, batch, MeanLoss(values)).write(together)
+    torch.testing.assert_close(together, by_autograd(module, rows, batch, None, values))
 
 
 @pytest.mark.parametrize("build", [cnn, ByView, in_place])
@@ -165,7 +190,7 @@ SHORTER = {
     [(name, [1]) for name in SHORTER]
     + [(name, [0, 1, 2]) for name in ("mlp", "cut", "a lone layer", "many a sample", "in place")],
 )
-def test_a_step_without_the_gradient_written_down(name, part, ids, monkeypatch) -> None:
+def test_a_step_without_the_gradient_written_down(name, part, ids) -> None:
     torch.manual_seed(0)
     module, data = SHORTER[name](), federation()
     layout = Layout(module)
@@ -174,17 +199,18 @@ def test_a_step_without_the_gradient_written_down(name, part, ids, monkeypatch) 
     weights = layout.part(*(n for n in layout.parameter_names if n.endswith("weight")))
     only = weights if part == "weights" else parts[part]
     moved = rows if only is None else rows[:, only.columns]
-    whole = only is None or isinstance(only.columns, slice)
     for tie in (None, (torch.randn_like(rows), 0.7)):
         for how in ({"momentum": 0.0}, {"momentum": 0.5, "weight_decay": 0.1}):
             given = {"only": only, "tie": tie} | how
-            by_gradient = task.descend(rows, grad=lambda u, batch: task.grad(u, batch, only=only), **given)
-            with monkeypatch.context() as patch:
-                if whole or not how["momentum"]:
-                    patch.setattr(Network, "gradient", None)  # only the shorter way is left
-                shorter = task.descend(rows, **given)
-            torch.testing.assert_close(shorter, by_gradient, atol=1e-6, rtol=1e-5)
+            plainly = task.descend(rows, grad=lambda u, batch: by_autograd(module, u, batch, only), **given)
+            shorter = task.descend(rows, **given)
+            torch.testing.assert_close(shorter, plainly, atol=1e-6, rtol=1e-5)
             assert not torch.equal(shorter if only is None else shorter[:, only.columns], moved)
+    batch, u = next(task.batches()), rows.clone()
+    dirty = torch.full_like(rows, torch.nan)  # what was there before must not matter
+    columns = slice(0, layout.trainable) if only is None else layout.part(*only.names).columns
+    found = task.grad(u, batch, only=only, out=dirty)[:, columns]
+    torch.testing.assert_close(found, by_autograd(module, rows, batch, only)[:, columns], atol=1e-6, rtol=1e-5)
 
 
 def test_inputs_changed_behind_a_layers_back_are_refused() -> None:
@@ -200,13 +226,13 @@ def test_inputs_changed_behind_a_layers_back_are_refused() -> None:
     module, data = Careless(), federation()
     task, rows = task_of(module, [0], data), Layout(module).read(module)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-        task.descend(rows, grad=lambda u, batch: task.grad(u, batch))  # by autograd
+        by_autograd(module, rows, next(task.batches()))
     with pytest.raises(RuntimeError, match="changed in place after it had used them"):
         task.descend(rows, momentum=0.0)
 
 
 @pytest.mark.parametrize("ids", [[1], [0, 1, 2]], ids=["alone", "stacked"])
-def test_a_loss_of_its_own_goes_the_shorter_way_too(ids, monkeypatch) -> None:
+def test_a_loss_of_its_own_goes_the_shorter_way_too(ids) -> None:
     """Features and answers, a call without gradients as for a target, and one that is thrown away."""
     torch.manual_seed(0)
     module, data = Cut(mlp()), federation()
@@ -223,12 +249,31 @@ def test_a_loss_of_its_own_goes_the_shorter_way_too(ids, monkeypatch) -> None:
     layout = Layout(module)
     task = task_of(module, ids, data)
     rows, centres = layout.read(module) + 0.1 * torch.randn(len(ids), layout.size), torch.randn(len(ids), 3, 5)
-    how = {"momentum": 0.0, "loss": MeanLoss(values), "given": {"centres": centres}, "lr": 0.01}
-    zeros = torch.zeros_like(rows)
-    by_gradient = task.descend(rows, extra=lambda u: zeros, **how)
-    monkeypatch.setattr(Network, "gradient", None)
-    torch.testing.assert_close(task.descend(rows, **how), by_gradient, atol=1e-6, rtol=1e-5)
-    assert not torch.equal(by_gradient, rows)
+    how, more = {"momentum": 0.0, "lr": 0.01}, {"centres": centres}
+    plainly = task.descend(rows, grad=lambda u, batch: by_autograd(module, u, batch, None, values, more), **how)
+    found = task.descend(rows, loss=MeanLoss(values), given=more, **how)
+    torch.testing.assert_close(found, plainly, atol=1e-6, rtol=1e-5)
+    assert not torch.equal(found, rows)
+
+
+def test_a_loss_that_is_no_mean_may_ask_autograd_itself() -> None:
+    """A gradient penalty, say: weights must stay in autograd's view."""
+
+    def penalised(module: nn.Module, batch: Batch, given: Named) -> torch.Tensor:
+        value = usual(module, batch, given).mean()
+        return value + sum(
+            g.square().sum() for g in torch.autograd.grad(value, list(module.parameters()), create_graph=True)
+        )
+
+    torch.manual_seed(0)
+    module, data = nn.Sequential(nn.Flatten(), nn.Linear(64, 3), nn.Tanh(), nn.Linear(3, 3)), federation()
+    task, rows = task_of(module, [1], data), Layout(module).read(module)
+    batch = next(task.batches())
+    found = task.grad(rows, batch, loss=penalised)
+    own = Layout(module).write(rows[0], copy.deepcopy(module))
+    value = penalised(own, Batch(batch.x[0], batch.y[0], batch.key[0], None), {})
+    expected = torch.cat([g.flatten() for g in torch.autograd.grad(value, list(own.parameters()))])
+    torch.testing.assert_close(found[0], expected)
 
 
 def test_trying_another_memory_order_leaves_running_statistics_alone() -> None:

@@ -280,7 +280,7 @@ def test_only_settled_layers_below_the_last_are_computed_once() -> None:
 def test_layers_computed_once_are_not_computed_again(monkeypatch) -> None:
     task = classified(layered(), [0, 3], epochs=4)
     seen = []
-    descent = Network.descent
-    monkeypatch.setattr(Network, "descent", lambda n, rows, *a: seen.append(rows.shape[1]) or descent(n, rows, *a))
+    gradient = Network.gradient
+    monkeypatch.setattr(Network, "gradient", lambda n, rows, *a: seen.append(rows.shape[1]) or gradient(n, rows, *a))
     task.descend(task.layout.read(layered()), only=task.layout.head)
     assert set(seen) == {task.layout.head.size}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -23,14 +23,17 @@ class Heard(NamedTuple):
     y: Tensor  # (..., out) or (C, B, out)
     version: int  # of x at the time of the call
 
-    def add(self, to: Tensor, g: Tensor, scale: float) -> None:
-        """So many times the weight's gradient, from that at the outputs, to a tensor of its shape, in place."""
+    def add(self, to: Tensor, g: Tensor, scale: float, *, keep: bool = True) -> None:
+        """So many times the weight's gradient, from that at the outputs, to a tensor of its shape, in place.
+
+        Not to `keep` what the tensor had is to write the gradient over it.
+        """
         if self.x._version != self.version:  # autograd would have refused too
             raise RuntimeError("the inputs of a linear layer were changed in place after it had used them; copy them")
         if to.ndim == 3:
-            to.baddbmm_(g.mT, self.x, alpha=scale)
+            to.baddbmm_(g.mT, self.x, beta=int(keep), alpha=scale)
         else:
-            to.addmm_(g.flatten(0, -2).T, self.x.flatten(0, -2), alpha=scale)
+            to.addmm_(g.flatten(0, -2).T, self.x.flatten(0, -2), beta=int(keep), alpha=scale)
 
 
 class Ear:
@@ -43,12 +46,11 @@ class Ear:
         self._heard: list[Heard] | None = None
 
     @contextmanager
-    def listening(self) -> Iterator[list[Heard]]:
-        """The calls meanwhile."""
-        heard: list[Heard] = []
+    def listening(self, heard: list[Heard]) -> Iterator[None]:
+        """Calls meanwhile go to the list."""
         self._heard = heard
         try:
-            yield heard
+            yield
         finally:
             self._heard = None
 
@@ -87,38 +89,11 @@ class HeardLinear(nn.Linear):
         return self.ear.keep(self.weight, x, linear(x, self.weight.detach(), self.bias))
 
 
-class _Product(torch.autograd.Function):
-    """x Wᵀ + b for every client; the gradient of W comes out in W's own order, where bmm's would be transposed."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, into: Tensor | None) -> Tensor:
-        ctx.save_for_backward(x, weight)
-        ctx.into = into
-        return _product(x, weight, bias)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None, None]:
-        (g,) = gradients
-        x, weight = ctx.saved_tensors
-        for_x, for_weight, for_bias, _ = ctx.needs_input_grad
-        return (
-            torch.bmm(g, weight) if for_x else None,
-            torch.bmm(g.mT, x, out=ctx.into) if for_weight else None,
-            g.sum(1) if for_bias else None,
-            None,
-        )
-
-
-def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    return torch.bmm(x, weight.mT) if bias is None else torch.baddbmm(bias[:, None], x, weight.mT)
-
-
 class StackedLinear(nn.Module):
     """`nn.Linear` with a weight and a bias per client."""
 
     weight: Tensor  # (C, out, in)
     bias: Tensor | None  # (C, out)
-    into: Tensor | None  # (C, out, in) where the next call's gradient of the weight goes; None for a tensor of its own
 
     def __init__(self, ear: Ear) -> None:
         super().__init__()
@@ -128,14 +103,14 @@ class StackedLinear(nn.Module):
     def clear(self) -> None:
         """Hold nobody's weights."""
         self.weight = torch.empty(0)
-        self.bias = self.into = None
+        self.bias = None
 
     def forward(self, x: Tensor) -> Tensor:
         """Samples of all clients in, (C * B, ..., in), and out, (C * B, ..., out)."""
         mine = x.reshape(len(self.weight), -1, x.shape[-1])
-        if self.ear.wants(self.weight):
-            out = self.ear.keep(self.weight, mine, _product(mine, self.weight.detach(), self.bias))
-        else:
-            into, self.into = self.into, None  # a loss may call twice; its second gradient must not overwrite the first
-            out = _Product.apply(mine, self.weight, self.bias, into)  # type: ignore[no-untyped-call]
+        heard = self.ear.wants(self.weight)
+        weight = (self.weight.detach() if heard else self.weight).mT
+        out = torch.bmm(mine, weight) if self.bias is None else torch.baddbmm(self.bias[:, None], mine, weight)
+        if heard:
+            out = self.ear.keep(self.weight, mine, out)
         return out.view(*x.shape[:-1], out.shape[-1])

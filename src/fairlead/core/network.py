@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from contextlib import nullcontext
+from functools import partial
 from itertools import islice
 
 import torch
@@ -17,14 +19,18 @@ from torch.func import functional_call, grad, vmap
 from fairlead.core.batches import Batch
 from fairlead.core.dropout import KeyedDropout, keyed
 from fairlead.core.errors import EngineError
+from fairlead.core.gradient import Gradient, Piece
 from fairlead.core.layout import Layout, Part
-from fairlead.core.linear import Ear, HeardLinear, StackedLinear
+from fairlead.core.linear import Ear, Heard, HeardLinear, StackedLinear
 from fairlead.core.stacked import CONTAINERS, SETTLED, shares, stacked, watched
 from fairlead.core.types import Named
 
 Loss = Callable[[nn.Module, Batch, Named], Tensor]  # module under the current parameters, batch, given rows -> ()
 # Module under the current parameters, (B, ...) -> (B, ...); each sample by itself, for many clients' may come at once.
 Output = Callable[[nn.Module, Tensor], Tensor]
+
+
+NOTHING: tuple[tuple[object, ...], list[Tensor]] = ((), [])
 
 
 class MeanLoss:
@@ -68,10 +74,8 @@ class Network:
         self._ear = Ear()
         HeardLinear.replace(self.module, self._ear)
         self._twin = stacked(self.module, self._ear)
-        self._twin_bound: tuple[object, ...] = ()
-        self._twin_leaves: list[tuple[Tensor, Tensor]] = []  # what learns, and where its gradient goes
-        self._twin_weights: list[tuple[StackedLinear, Tensor]] = []  # whose layers may write it there themselves
-        self._place: tuple[Tensor, tuple[str, ...], list[Tensor]] | None = None
+        self._twin_bound: tuple[tuple[object, ...], list[Tensor]] = NOTHING  # rows, and what learns of them
+        self._viewed: tuple[tuple[object, ...], list[Tensor]] = NOTHING  # rows, and views of them
         self._images = any(isinstance(m, nn.Conv2d) for m in self.module.modules())
         self._tried = False
         self._tails: dict[tuple[str, ...], tuple[Network, Output] | None] = {}
@@ -96,67 +100,39 @@ class Network:
                 )
 
     def gradient(
-        self,
-        rows: Tensor,
-        batch: Batch,
-        loss: Loss,
-        *,
-        only: Part | None = None,
-        given: Named,
-        out: Tensor | None = None,
-    ) -> Tensor:
-        """Each row's gradient on its own client's batch, (C, D); zero outside `only` and on buffers."""
-        names = self.layout.parameter_names if only is None else only.names
-        if out is None:
-            out = torch.zeros_like(rows)
+        self, rows: Tensor, batch: Batch, loss: Loss, only: Part | None = None, given: Named | None = None
+    ) -> Gradient:
+        """Each row's gradient on its own client's batch, in the trainable tensors of `only`."""
+        names, given = self.layout.parameter_names if only is None else only.names, given or {}
+        views = partial(self._views, names)
         if not names:
-            return out
-        if len(rows) > 1 and self._twin is not None and isinstance(loss, MeanLoss):
-            self._gradient_of_stack(self._twin, rows, batch, loss, names, given, out)
-            return out
-        pieces = (self._gradient_of_one if len(rows) == 1 else self._gradient_of_many)(rows, batch, loss, names, given)
-        slots = [self.layout.slots[n] for n in names]
-        flat = [g.reshape(len(rows), -1) for g in pieces]
-        if slots and slots[-1].stop - slots[0].start == sum(f.shape[1] for f in flat):
-            torch.cat(flat, 1, out=out[:, slots[0].start : slots[-1].stop])
+            return Gradient([], views)
+        heard: list[Heard] = []
+        if len(rows) == 1:
+            leaves = self._bind(rows[0], names)
+            # A loss that may be anything at all may ask autograd for weights itself.
+            with self._ear.listening(heard) if isinstance(loss, MeanLoss) else nullcontext():
+                value = self._value_of_one(batch, loss, given)
+        elif self._twin is not None and isinstance(loss, MeanLoss):
+            leaves = self._bind_twin(self._twin, rows, names)
+            with self._ear.listening(heard):
+                value = self._value_of_stack(self._twin, batch, loss, given)
         else:
-            for slot, f in zip(slots, flat, strict=True):
-                out[:, slot.start : slot.stop] = f
-        return out
+            return Gradient([Piece(g, []) for g in self._gradient_of_many(rows, batch, loss, names, given)], views)
+        found = torch.autograd.grad(value, leaves + [call.y for call in heard], allow_unused=True)
+        calls: dict[int, list[tuple[Heard, Tensor]]] = {id(leaf): [] for leaf in leaves}
+        for call, g in zip(heard, found[len(leaves) :], strict=True):
+            if g is not None:
+                calls[id(call.weight)].append((call, g))
+        return Gradient([Piece(g, calls[id(leaf)]) for leaf, g in zip(leaves, found, strict=False)], views)
 
-    def _gradient_of_one(
-        self, rows: Tensor, batch: Batch, loss: Loss, names: tuple[str, ...], given: Named
-    ) -> list[Tensor]:
-        self._bind(rows[0], names)
-        value = self._value_of_one(self.module, batch, loss, given)
-        return _gradients(value, [self._tensors[n] for n in names])
-
-    def _value_of_one(self, module: nn.Module, batch: Batch, loss: Loss, given: Named) -> Tensor:
+    def _value_of_one(self, batch: Batch, loss: Loss, given: Named) -> Tensor:
         for dropout in self._dropouts:
             dropout.key.copy_(batch.key[0])
         weight = None if batch.weight is None else batch.weight[0]
         one = Batch(self._laid_out(batch.x[0]), batch.y[0], batch.key[0], weight)
         with torch.enable_grad():
-            return loss(_mode(module, training=True), one, {n: g[0] for n, g in given.items()})
-
-    def _gradient_of_stack(
-        self,
-        twin: nn.Module,
-        rows: Tensor,
-        batch: Batch,
-        loss: MeanLoss,
-        names: tuple[str, ...],
-        given: Named,
-        out: Tensor,
-    ) -> None:
-        self._bind_twin(twin, rows, names, out)
-        for layer, place in self._twin_weights:
-            layer.into = place
-        value = self._value_of_stack(twin, batch, loss, given)
-        found = _gradients(value, [leaf for leaf, _ in self._twin_leaves])
-        for (_, place), g in zip(self._twin_leaves, found, strict=True):
-            if g.data_ptr() != place.data_ptr():  # a weight's gradient is there already
-                place.copy_(g)
+            return loss(_mode(self.module, training=True), one, {n: g[0] for n, g in given.items()})
 
     def _value_of_stack(self, twin: nn.Module, batch: Batch, loss: MeanLoss, given: Named) -> Tensor:
         clients = len(batch.y)
@@ -170,70 +146,28 @@ class Network:
             # A sum of means: each client's gradient is that of its own term, and a NaN stays in it.
             return (values.mean(1) if batch.weight is None else (values * batch.weight).sum(1)).sum()
 
-    def descent(
-        self, rows: Tensor, batch: Batch, loss: MeanLoss, only: Part | None, given: Named, into: Tensor
-    ) -> Callable[[float], None] | None:
-        """A function that adds so many times each row's gradient to `into`, in place: to the rows, or to others.
+    def _views(self, names: tuple[str, ...], rows: Tensor) -> list[Tensor]:
+        """These tensors as views of the rows; the last ones are kept, which every step asks for."""
+        asked = (rows.data_ptr(), rows.shape, rows.stride(), names)
+        if self._viewed[0] != asked:
+            views = dict(self.layout.views(rows[0])) if len(rows) == 1 else self.layout.stacked(rows)
+            self._viewed = asked, [views[n] for n in names]
+        return self._viewed[1]
 
-        Linear layers' weights have theirs added in the product that makes it, so that it is neither written down nor
-        read again. None for many rows of a network that cannot be stacked.
-        """
-        names = self.layout.parameter_names if only is None else only.names
-        many, twin = len(rows) > 1, self._twin
-        if not names or (many and twin is None):
-            return None
-        with self._ear.listening() as heard:
-            if many:
-                assert twin is not None
-                self._bind_twin(twin, rows, names, into)
-                value = self._value_of_stack(twin, batch, loss, given)
-                leaves, places = (list(x) for x in zip(*self._twin_leaves, strict=True))
-            else:
-                self._bind(rows[0], names)
-                value = self._value_of_one(self.module, batch, loss, given)
-                leaves, places = [self._tensors[n] for n in names], self._places(into[0], names)
-        found = torch.autograd.grad(value, leaves + [call.y for call in heard], allow_unused=True)
-        place_of = {id(leaf): place for leaf, place in zip(leaves, places, strict=True)}
-
-        def add(scale: float) -> None:
-            with torch.no_grad():
-                for place, g in zip(places, found, strict=False):
-                    if g is not None:  # all that a weight has, where it is used in products only
-                        place.add_(g, alpha=scale)
-                for call, g in zip(heard, found[len(leaves) :], strict=True):
-                    if g is not None:
-                        call.add(place_of[id(call.weight)], g, scale)
-
-        return add
-
-    def _places(self, row: Tensor, names: tuple[str, ...]) -> list[Tensor]:
-        """These tensors as views of the row; the last one's are kept, which every step asks for."""
-        if self._place is None or self._place[0].data_ptr() != row.data_ptr() or self._place[1] != names:
-            views = dict(self.layout.views(row))
-            self._place = row, names, [views[n] for n in names]
-        return self._place[2]
-
-    def _bind_twin(self, twin: nn.Module, rows: Tensor, names: tuple[str, ...], out: Tensor | None) -> None:
-        """Make the twin's tensors views of the rows; `out` is where gradients go, None for nowhere."""
-        bound = (rows.data_ptr(), rows.shape, rows.stride(), names, None if out is None else out.data_ptr())
-        if bound == self._twin_bound:
-            return
-        self._twin_bound = bound
-        self._twin_leaves, self._twin_weights = [], []
-        places = self.layout.stacked(rows if out is None else out)
-        for name, view in self.layout.stacked(rows).items():
-            owner, _, attribute = name.rpartition(".")
-            layer, leaf = twin.get_submodule(owner), view.detach()
-            assert isinstance(layer, StackedLinear)
-            setattr(layer, attribute, leaf)
-            if name in names:
-                self._twin_leaves.append((leaf.requires_grad_(), places[name]))
-            if attribute == "weight" and out is not None:
-                self._twin_weights.append((layer, places[name]))
+    def _bind_twin(self, twin: nn.Module, rows: Tensor, names: tuple[str, ...]) -> list[Tensor]:
+        """Make the twin's tensors views of the rows; those that learn."""
+        bound = (rows.data_ptr(), rows.shape, rows.stride(), names)
+        if bound != self._twin_bound[0]:
+            leaves = {name: view.detach() for name, view in self.layout.stacked(rows).items()}
+            for name, leaf in leaves.items():
+                owner, _, attribute = name.rpartition(".")
+                setattr(twin.get_submodule(owner), attribute, leaf)
+            self._twin_bound = bound, [leaves[n].requires_grad_() for n in names]
+        return self._twin_bound[1]
 
     def release(self) -> None:
-        """Let go of rows and gradients that nobody else holds any more."""
-        self._twin_leaves, self._twin_weights, self._twin_bound, self._place = [], [], (), None
+        """Let go of rows that nobody else holds any more."""
+        self._viewed = self._twin_bound = NOTHING
         for m in self._twin.modules() if self._twin else ():
             if isinstance(m, StackedLinear):
                 m.clear()
@@ -267,7 +201,7 @@ class Network:
                 everything = f(_mode(self.module, training=False), self._laid_out(x.flatten(0, 1)))
                 return everything.view(*x.shape[:2], *everything.shape[1:])
             if self._twin is not None:
-                self._bind_twin(self._twin, rows, (), None)
+                self._bind_twin(self._twin, rows, ())
                 everything = f(_mode(self._twin, training=False), x.flatten(0, 1))
                 self.release()
                 return everything.view(*x.shape[:2], *everything.shape[1:])
@@ -304,8 +238,8 @@ class Network:
         last = nn.Sequential(*(layer for _, layer in layers[first:]))
         return Network(last, Layout(last)), inputs
 
-    def _bind(self, row: Tensor, learning: tuple[str, ...] | None) -> None:
-        """Make the module's tensors views of the row, so a step on the row is a step of the module."""
+    def _bind(self, row: Tensor, learning: tuple[str, ...] | None) -> list[Tensor]:
+        """Make the module's tensors views of the row, so a step on it is a step of the module; those that learn."""
         if row.data_ptr() != self._bound or not row.is_contiguous():
             row = row.contiguous()
             for name, view in self.layout.views(row):
@@ -316,6 +250,7 @@ class Network:
             for name in self.layout.parameter_names:
                 self._tensors[name].requires_grad_(name in chosen)
             self._learning = learning
+        return [self._tensors[name] for name in learning or ()]
 
     def _laid_out(self, x: Tensor) -> Tensor:
         """Images with channels last, where the module takes them so: pooling is several times faster then."""
@@ -333,11 +268,6 @@ class Network:
                 self._images = False
             self.module.train(training)
         return laid if self._images else x
-
-
-def _gradients(value: Tensor, leaves: list[Tensor]) -> list[Tensor]:
-    found = torch.autograd.grad(value, leaves, allow_unused=True)
-    return [torch.zeros_like(p) if g is None else g for g, p in zip(found, leaves, strict=True)]
 
 
 def _mode(module: nn.Module, *, training: bool) -> nn.Module:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,6 +14,7 @@ from torch.nn.functional import cross_entropy
 
 from fairlead.core.batches import Batch, gather, schedule
 from fairlead.core.errors import InputError, require
+from fairlead.core.gradient import Gradient, Piece
 from fairlead.core.layout import Layout, Part
 from fairlead.core.network import Loss, MeanLoss, Network, Output
 from fairlead.core.types import Federation, Named, Split
@@ -143,7 +144,9 @@ class Task:
         `loss(module, batch, given)` replaces the usual loss; `given` are further rows it needs, one per client.
         """
         rows = rows.expand(len(self), -1)
-        return self._network.gradient(rows, batch, loss or self._mean, only=only, given=given or {}, out=out)
+        out = torch.zeros_like(rows) if out is None else out
+        self._gradient(rows, batch, only, loss, given).write(out)
+        return out
 
     def descend(
         self,
@@ -166,15 +169,14 @@ class Task:
     ) -> Tensor:
         """Local SGD from `rows` over each client's batches, (C, D).
 
-        What is not given comes from the run's `Training`. `only` moves a part and leaves the rest; `extra(u)` is
-        added to the gradient at u, and so is that of strength / 2 * ‖u - v‖² for `tie` = (v, strength), with one
-        strength or one per client (C, 1); `towards` = (v, strength) draws u to v by as much, outside momentum;
+        What is not given comes from the run's `Training`. `only` moves a part and leaves the rest; `extra(u)`, not u
+        itself, is added to the gradient at u, and so is that of strength / 2 * ‖u - v‖² for `tie` = (v, strength), with
+        one strength or one per client (C, 1); `towards` = (v, strength) draws u to v by as much, outside momentum;
         `grad(u, batch)` takes the gradient's place. Momentum starts from zero at every call. Rows with a leading axis,
         (M, C, D), are M models per client trained together, step by step; then `grad` gives the gradients of all.
         """
-        usual = extra is None and grad is None and loss is None
-        free = usual and tie is None and towards is None
-        if only is not None and free and self._settled(only, epochs, steps, batch_size):
+        plain = loss is None and grad is None and extra is None and tie is None and towards is None
+        if only is not None and plain and self._settled(only, epochs, steps, batch_size):
             u = rows.expand(len(self), -1).clone()
             u[:, only.columns] = self.above(only, rows).descend(
                 u[:, only.columns],
@@ -192,57 +194,37 @@ class Task:
         weight_decay = self.training.weight_decay if weight_decay is None else weight_decay
         moving = slice(0, self.layout.trainable) if only is None else self.layout.part(*only.names).columns
         u = rows.expand(*rows.shape[:-2], len(self), -1).clone(memory_format=torch.contiguous_format)
-        buffer: Tensor | None = None
-        total = torch.zeros_like(u) if momentum else u  # what gradients are added to, where they need not be seen
-        velocity = total[..., moving] if momentum else None
         if tie is not None and not momentum:
             tie, towards = None, tie  # the same step, in one pass over the rows
-        mean = self._mean if loss is None else loss
-        unseen = isinstance(moving, slice) if momentum else extra is None and not weight_decay
+        # Terms are added to the rows themselves, unless there is more to do with their sum.
+        total = torch.zeros_like(u) if momentum or weight_decay else u
         for batch in self.batches(epochs=epochs, steps=steps, batch_size=batch_size, start=start):
-            pace = lr if batch.active is None else lr * batch.active
-            add = None
-            if unseen and grad is None and isinstance(mean, MeanLoss):
-                add = self._descent(u, batch, mean, only, given or {}, total)
-            if add is not None and velocity is None:
-                if towards is not None:
-                    _draw(u, towards, moving, pace)
-                add(-lr)
-                continue
-            if velocity is not None:
-                velocity.mul_(momentum)
-            if add is not None and velocity is not None:
-                add(1.0)
-                g = velocity
-            else:
-                if grad is None and buffer is None:
-                    buffer = torch.zeros_like(u)
-                g = grad(u, batch) if grad else self.grad(u, batch, only=only, loss=loss, given=given, out=buffer)
-                g = g[..., moving] if velocity is None else velocity.add_(g[..., moving])
-            mine = not grad or velocity is not None  # then g may change in place: the next step writes it anew
+            here = 1.0 if batch.active is None else batch.active  # nothing moves a client that has no batch
+            term = partial(_Term, moving=moving, here=here)
+            terms = [self._gradient(u, batch, only, loss, given) if grad is None else term(grad(u, batch))]
             if extra is not None:
-                g = _plus(g, extra(u)[..., moving], mine)
+                terms.append(term(extra(u)))
             if tie is not None:
                 v, strength = tie
-                g = _plus(g, (u - v)[..., moving].mul_(strength), mine)
-            if weight_decay:
-                g = _plus(g, u[..., moving], mine, weight_decay)
-            if batch.active is not None:  # momentum and decay must not move a client that has no batch
-                g = g * batch.active
+                terms.append(term((u - v).mul_(strength)))
+            if total is not u:
+                total.mul_(momentum) if momentum else total.zero_()
+                if weight_decay:
+                    term(u).add(total, weight_decay)
+                for t in terms:
+                    t.add(total, 1)
+                terms = [term(total)]
             if towards is not None:
-                _draw(u, towards, moving, pace)
-            if isinstance(moving, slice):
-                u[..., moving].sub_(g, alpha=lr)
-            else:
-                u[..., moving] -= lr * g
+                _draw(u, towards, moving, lr * here)
+            for t in terms:
+                t.add(u, -lr)
         self._network.release()
         return u
 
-    def _descent(
-        self, rows: Tensor, batch: Batch, loss: MeanLoss, only: Part | None, given: Named, into: Tensor
-    ) -> Callable[[float], None] | None:
-        """What adds the gradient to `into`, where the network has a shorter way than by writing it down."""
-        return self._network.descent(rows, batch, loss, only, given, into)
+    def _gradient(
+        self, rows: Tensor, batch: Batch, only: Part | None, loss: Loss | None, given: Named | None
+    ) -> Gradient:
+        return self._network.gradient(rows, batch, loss or self._mean, only, given)
 
     def above(self, part: Part, rows: Tensor, inputs: Tensor | None = None) -> Task:
         """A part of the model as a task of its own, the rest held at `rows`; the part's columns are its rows, (C, P).
@@ -294,10 +276,10 @@ class Task:
         if not which.numel():
             return models.new_empty(which.shape)
         x, y, real = self.whole(split)
-        names, counts = which.unique(return_counts=True)
+        names, counts = torch.unique(which, return_counts=True)
         order = which.flatten().argsort()
         who = order // which.shape[1]
-        looks = zip(names.tolist(), who.split(counts.tolist()), strict=True)
+        looks = zip(names.tolist(), torch.split(who, counts.tolist()), strict=True)
         out = torch.cat([self._apply(models[j : j + 1], x.index_select(0, some), None) for j, some in looks])
         found = self._mean_loss(out, y[who], real[who])
         return torch.empty_like(found).index_copy_(0, order, found).view_as(which)
@@ -359,17 +341,15 @@ class _Held(Task):
         self._rows[:, self._part.columns] = rows
         return self._rows
 
-    def grad(self, rows: Tensor, batch: Batch, **more: Any) -> Tensor:
-        whole = super().grad(self._whole(rows), batch, **more | {"only": self._part, "out": self._buffer})
-        mine = whole[:, self._part.columns]
-        return mine.clone() if more.get("out") is None else mine  # the next call writes the buffer anew
+    def _gradient(
+        self, rows: Tensor, batch: Batch, only: Part | None, loss: Loss | None, given: Named | None
+    ) -> Gradient:
+        super()._gradient(self._whole(rows), batch, self._part, loss, given).write(self._buffer)
+        return Gradient([Piece(self._buffer[:, self._part.columns], [])], lambda rows: [rows])
 
     def losses(self, models: Tensor, which: Tensor, split: SplitName = "validation") -> Tensor:
         # No model is the same for two clients: what is held differs.
         return torch.cat([models.new_empty(len(self), 0), *(self.loss(models[n], split) for n in which.T)], 1)
-
-    def _descent(self, *_: object) -> None:
-        return None
 
     def _apply(self, rows: Tensor, x: Tensor, f: Output | None) -> Tensor:
         return super()._apply(self._whole(rows), x, f)
@@ -382,5 +362,18 @@ def _draw(u: Tensor, towards: tuple[Tensor, Tensor | float], moving: slice | Ten
         u[..., moving] = nearer
 
 
-def _plus(g: Tensor, term: Tensor, in_place: bool, times: float = 1) -> Tensor:
-    return g.add_(term, alpha=times) if in_place else g.add(term, alpha=times)
+class _Term(NamedTuple):
+    """Rows that are part of a step, in the columns that move, for the clients that are here."""
+
+    rows: Tensor
+    moving: slice | Tensor
+    here: Tensor | float
+
+    def add(self, to: Tensor, scale: float) -> None:
+        """So many times the rows to others, in place."""
+        mine = self.rows[..., self.moving]
+        mine = mine if isinstance(self.here, float) else mine * self.here
+        if isinstance(self.moving, slice):
+            to[..., self.moving].add_(mine, alpha=scale)
+        else:
+            to[..., self.moving] += scale * mine

@@ -28,11 +28,8 @@ def scaffold() -> Method:
 
     def client(state: Named, message: Named, task: Task) -> tuple[Named, Named]:
         x, c, c_i = message["w"], message["c"], state["c"]
-
-        def correction(u: Tensor) -> Tensor:
-            return c - c_i
-
-        y = task.descend(x, extra=correction)
+        drift = c - c_i
+        y = task.descend(x, extra=lambda _: drift)
         c_new = c_i - c + (x - y) / (task.steps() * task.lr)
         return {"c": c_new}, {"w": y - x, "c": c_new - c_i}
 
