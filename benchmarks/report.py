@@ -19,18 +19,27 @@ from fairlead.runs import versions
 RESULTS = Path(__file__).parent / "results"
 RECORD = RESULTS / "recorded.json"
 SLOWER = 0.8  # of the recorded ratio; below, the line is marked
-SHARES = {"of GEMM", "over gradients", "by processor time", "over own passes", "looks at GEMM rate", "of torch.mm"}
+SHARES = {
+    "of GEMM",
+    "over plain SGD",
+    "over own gradients",
+    "over own passes",
+    "looks at GEMM rate",
+    "of torch.mm",
+    "of a copy",
+}
 COLUMNS = (
     "best turn",
     "per core",
     "cores",
     "samples/s",
     "of GEMM",
-    "over gradients",
-    "by processor time",
+    "over plain SGD",
+    "over own gradients",
     "over own passes",
     "looks at GEMM rate",
     "of torch.mm",
+    "of a copy",
     "memory/updates",
     "memory/models",
     "megabytes",

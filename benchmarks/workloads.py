@@ -11,7 +11,7 @@ import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -164,7 +164,7 @@ def published_order(w: Workload) -> nn.Module:
 def descent(
     pool: Pool,
     w: Workload,
-    *passes: dict[str, object],
+    passes: Sequence[dict[str, Any]] = ({},),
     looks: Sequence[SplitName] = (),
     tied: Literal["w", "other"] | None = None,
 ) -> Callable[[], object]:
@@ -181,10 +181,10 @@ def descent(
         for i, split in enumerate(looks):
             task.loss(message["other" if i else "own"], split)
         u = message["w"]
-        *before, last = passes or ({},)
+        *before, last = passes
         for keywords in before:
-            u = task.descend(u, **keywords)  # type: ignore[arg-type]
+            u = task.descend(u, **keywords)
         start, tie = (message["own"], (message[tied], 1.0)) if tied else (u, None)
-        return {}, {"w": task.descend(start, tie=tie, **last)}  # type: ignore[arg-type]
+        return {}, {"w": task.descend(start, tie=tie, **last)}
 
     return lambda: pool.map(work, torch.arange(w.clients), 1, {}, rows)

@@ -9,18 +9,20 @@ from functools import partial
 from typing import Any, Literal
 
 import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 
 from benchmarks.measure import gemm_rate, interleaved
 from benchmarks.sections.rows import Options, Row, alone
 from benchmarks.workloads import Workload, descent, reference, reference_evaluation
-from fairlead.core import Named, Task
+from fairlead.core import Batch, MeanLoss, Named, Task
 from fairlead.core.machine import cores
 from fairlead.core.task import SplitName
 from fairlead.engines import choose
 from fairlead.federate import federate
 from fairlead.methods import METHODS
 
-# The passes of plain SGD that a method makes of each client's data: its own gradient work.
+# The passes that a method makes of each client's data, as those of plain SGD.
 PASSES: dict[str, Callable[[Workload], list[dict[str, Any]]]] = {
     "fedavg": lambda w: [{}],
     "fedrep": lambda w: [{"only": w.layout.head}, {"only": w.layout.body, "epochs": 1}],
@@ -47,6 +49,37 @@ LOOKS: dict[str, list[SplitName]] = {
 TIED: dict[str, Literal["w", "other"]] = {"ditto": "w", "fedora": "other", "fedamp": "other"}
 
 
+def aligned(w: Workload) -> dict[str, Any]:
+    """What FedPAC's last pass has in its objective: features are drawn to the prototypes of their class."""
+
+    def values(module: nn.Module, batch: Batch, given: Named) -> Tensor:
+        *body, head = module.children()
+        z = batch.x
+        for layer in body:
+            z = layer(z)
+        apart = (z - batch.by_label(given["prototypes"])).square().mean(1)
+        return cross_entropy(head(z), batch.y, reduction="none") + apart
+
+    classes, features = w.layout.slots[f"{w.layout.head_name}.weight"].shape
+    return {"loss": MeanLoss(values), "given": {"prototypes": w.params.new_zeros(1, classes, features)}}
+
+
+# What else there is in the objective of a last pass.
+OBJECTIVES = {"fedpac": aligned}
+
+
+def yardsticks(method: str, w: Workload) -> dict[str, dict[str, Any]]:
+    """What a round is measured against: passes of plain SGD, those of the method's objective, and its looks too."""
+    *before, last = plain = PASSES[method](w)
+    own = [*before, last | OBJECTIVES[method](w)] if method in OBJECTIVES else plain
+    tied = TIED.get(method)
+    return {
+        "over plain SGD": {"passes": plain},
+        "over own gradients": {"passes": own, "tied": tied},
+        "over own passes": {"passes": own, "tied": tied, "looks": LOOKS.get(method, [])},
+    }
+
+
 def methods(name: str, options: Options) -> Iterator[Row]:
     """A whole round of every method: training, server and all between."""
     w = options.workload(name)
@@ -54,7 +87,7 @@ def methods(name: str, options: Options) -> Iterator[Row]:
     best = choose(w.module, w.federation, w.training, w.clients)
     rounds = 1_000_000
     first_search = 0.0
-    measures: dict[str, tuple[str, str]] = {}
+    measures: dict[tuple[str, str], str] = {}  # method, column -> case
     with ExitStack() as stack:
         pool = stack.enter_context(w.start(best.name))
         cases: dict[str, Callable[[], object]] = {"reference": alone(reference(w))}
@@ -73,23 +106,22 @@ def methods(name: str, options: Options) -> Iterator[Row]:
             if method == "fedala":
                 first_search = next(happening)[0].seconds
             cases[method] = partial(next, happening)
-            # Methods with the same passes are measured against the same run of these.
-            passes, looks, tied = PASSES[method](w), LOOKS.get(method, []), TIED.get(method)
-            measures[method] = f"{passes} {[]} {None}", f"{passes} {looks} {tied}"
-            cases.setdefault(measures[method][0], descent(pool, w, *passes))
-            cases.setdefault(measures[method][1], descent(pool, w, *passes, looks=looks, tied=tied))
+            for column, how in yardsticks(method, w).items():
+                # Methods with the same passes are measured against the same run of these.
+                work = str({k: v for k, v in how.items() if v})
+                measures[method, column] = work
+                cases.setdefault(work, descent(pool, w, **how))
         for name_of_case in cases.keys() - PASSES.keys():
             cases[name_of_case]()  # as the methods had their first round, so what they are measured against
         timings = interleaved(cases, options.repeats, warm=0)
     ref = timings["reference"]
     for method in PASSES:
-        gradients, with_more = measures[method]
-        t, own, all_own = timings[method], timings[gradients], timings[with_more]
+        t = timings[method]
+        against = {column: timings[work] for (m, column), work in measures.items() if m == method}
+        plain = against["over plain SGD"].seconds
         more: dict[str, float | str | None] = {
-            "over gradients": 1 / t.times_as_fast_as(own) - 1,
-            "by processor time": 1 / t.per_core(own) - 1,
-            "over own passes": 1 / t.times_as_fast_as(all_own) - 1,
-            "looks at GEMM rate": looks_alone(w, LOOKS[method]) / rate / own.seconds if method in LOOKS else None,
+            **{column: 1 / t.times_as_fast_as(own) - 1 for column, own in against.items()},
+            "looks at GEMM rate": looks_alone(w, LOOKS[method]) / rate / plain if method in LOOKS else None,
             "per core": t.per_core(ref),
             "cores": t.busy,
         }

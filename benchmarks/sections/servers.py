@@ -12,7 +12,7 @@ from torch import Tensor
 from benchmarks.measure import gemm_rate, interleaved, peak_bytes
 from benchmarks.sections.rows import Options, Row
 from fairlead.core import Cohort, Named, Server
-from fairlead.core.machine import cores, recycling, threads
+from fairlead.core.machine import blank, by_columns, cores, recycling, threads
 from fairlead.federate import assemble
 from fairlead.methods import METHODS
 from fairlead.methods.fedfomo import mixture
@@ -25,7 +25,7 @@ def server(options: Options) -> Iterator[Row]:
     """Server steps by themselves, on updates of the CNN's size; ratios to the same products at the GEMM rate.
 
     Twenty rows are too few for that rate, whatever multiplies them: `of torch.mm` compares with the bare products of
-    these very matrices, in float32 on all cores.
+    these very matrices, in float32 on all cores, and `of a copy` with copying the rows once, which is memory alone.
     """
     d = PARAMETERS // (20 if options.quick else 1)
     single, double = gemm_rate(cores()), gemm_rate(cores(), torch.float64)
@@ -47,19 +47,28 @@ def server(options: Options) -> Iterator[Row]:
             extra = peak_bytes(step)
             repeats = 1 if m > 200 else options.repeats
             with recycling():  # as in rounds
-                t = interleaved({"step": step}, repeats, warm=0)["step"]
+                timings = interleaved({"step": step, "copy": partial(copied, updates)}, repeats, warm=0)
+            t = timings["step"]
             product = by_torch(partial(bare, updates), repeats)
             size = updates.numel() * updates.element_size()
             held = sum(x.untyped_storage().nbytes() for x in state.values()) if greetings is not None else 0
             more: dict[str, float | str | None] = {
                 "cores": t.busy,
                 "of torch.mm": product / t.seconds,
+                "of a copy": t.times_as_fast_as(timings["copy"]),
                 # The updates, what the server keeps between rounds, and what the step needs at its worst.
                 "memory/updates": None if extra is None else (size + held + extra) / size,
             }
             yield Row("server", f"{name}, {m} clients", t.seconds, products / t.seconds, "GEMM rate", more)
             del state
     yield fomo(20, 5, d, single, options)
+
+
+def copied(rows: Tensor) -> Tensor:
+    """The rows in memory of their own, written by all cores as server steps write theirs."""
+    out = blank(rows, *rows.shape)
+    by_columns(lambda some: out[:, some].copy_(rows[:, some]), rows.shape[1])
+    return out
 
 
 def by_torch(product: Callable[[], object], repeats: int) -> float:
@@ -84,13 +93,16 @@ def fomo(m: int, sent: int, d: int, single: float, options: Options) -> Row:
             return list(crew.map(some, torch.arange(m).chunk(cores())))
 
         extra = peak_bytes(mix)
-        t = interleaved({"mix": mix}, options.repeats)["mix"]
+        with recycling():
+            timings = interleaved({"mix": mix, "copy": partial(copied, theta)}, options.repeats)
+    t = timings["mix"]
     share = torch.rand(m, m, generator=draw)
     product = by_torch(lambda: share @ theta, options.repeats)
     size = theta.numel() * theta.element_size()
     more: dict[str, float | str | None] = {
         "cores": t.busy,
         "of torch.mm": product / t.seconds,
+        "of a copy": t.times_as_fast_as(timings["copy"]),
         "memory/updates": None if extra is None else (size + extra) / size,
     }
     products = 2 * m * m * d / single  # every model for every client, most with weight zero
