@@ -30,7 +30,7 @@ def figure(rows: list[dict[str, Any]]) -> alt.HConcatChart:
         ).properties(width=300, height=240)
 
     return alt.hconcat(panel("clients"), panel("parameters")).properties(
-        title="Local training, MLP: 64 samples a client, batch 64 (right: 20 clients, wider layers)"
+        title="Local training, MLP: 128 samples a client, batch 64, 5 epochs (right: 20 clients, wider layers)"
     )
 
 

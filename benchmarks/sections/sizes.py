@@ -98,7 +98,7 @@ def in_a_process(call: str) -> list[float]:
 
 def growth(options: Options) -> Iterator[Row]:
     """How a round's cost grows with the number of clients and with the number of parameters."""
-    base = replace(WORKLOADS["w2"], samples=64, epochs=1, held_out=1)
+    base = replace(WORKLOADS["w2"], held_out=1)
     counts = (8, 16, 32) if options.quick else (10, 30, 100, 300, 1000)
     widths = (16, 64, 256) if options.quick else (16, 64, 256, 1024)
     for clients in counts:

@@ -110,6 +110,8 @@ def test_towards_without_momentum_is_a_term_in_the_gradient(sizes: list[int]) ->
     start, v, strength = torch.ones(1, 2), torch.tensor([[3.0, -2.0]]), torch.linspace(0, 2, len(sizes))[:, None]
     pulled = task.descend(start, extra=lambda u: strength * (u - v))
     torch.testing.assert_close(task.descend(start, towards=(v, strength)), pulled)
+    both = task.descend(start, towards=(v, strength / 2), tie=(v, strength / 2))
+    torch.testing.assert_close(both, pulled)
 
 
 def test_steps_counts_gradients_as_momentum_replays_them() -> None:

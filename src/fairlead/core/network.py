@@ -29,8 +29,8 @@ Loss = Callable[[nn.Module, Batch, Named], Tensor]  # module under the current p
 # Module under the current parameters, (B, ...) -> (B, ...); each sample by itself, for many clients' may come at once.
 Output = Callable[[nn.Module, Tensor], Tensor]
 
-
-NOTHING: tuple[tuple[object, ...], list[Tensor]] = ((), [])
+Views = tuple[tuple[object, ...], list[Tensor]]  # of which rows, and the views: every step asks for the same ones
+NOTHING: Views = ((), [])
 
 
 class MeanLoss:
@@ -74,8 +74,8 @@ class Network:
         self._ear = Ear()
         HeardLinear.replace(self.module, self._ear)
         self._twin = stacked(self.module, self._ear)
-        self._twin_bound: tuple[tuple[object, ...], list[Tensor]] = NOTHING  # rows, and what learns of them
-        self._viewed: tuple[tuple[object, ...], list[Tensor]] = NOTHING  # rows, and views of them
+        self._twin_bound: Views = NOTHING  # those that learn
+        self._viewed: Views = NOTHING  # where gradients were put last
         self._images = any(isinstance(m, nn.Conv2d) for m in self.module.modules())
         self._tried = False
         self._tails: dict[tuple[str, ...], tuple[Network, Output] | None] = {}
@@ -147,7 +147,7 @@ class Network:
             return (values.mean(1) if batch.weight is None else (values * batch.weight).sum(1)).sum()
 
     def _views(self, names: tuple[str, ...], rows: Tensor) -> list[Tensor]:
-        """These tensors as views of the rows; the last ones are kept, which every step asks for."""
+        """These tensors as views of the rows."""
         asked = (rows.data_ptr(), rows.shape, rows.stride(), names)
         if self._viewed[0] != asked:
             views = dict(self.layout.views(rows[0])) if len(rows) == 1 else self.layout.stacked(rows)

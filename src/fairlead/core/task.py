@@ -194,14 +194,16 @@ class Task:
         weight_decay = self.training.weight_decay if weight_decay is None else weight_decay
         moving = slice(0, self.layout.trainable) if only is None else self.layout.part(*only.names).columns
         u = rows.expand(*rows.shape[:-2], len(self), -1).clone(memory_format=torch.contiguous_format)
-        if tie is not None and not momentum:
+        if towards is None and not momentum:
             tie, towards = None, tie  # the same step, in one pass over the rows
         # Terms are added to the rows themselves, unless there is more to do with their sum.
         total = torch.zeros_like(u) if momentum or weight_decay else u
         for batch in self.batches(epochs=epochs, steps=steps, batch_size=batch_size, start=start):
             here = 1.0 if batch.active is None else batch.active  # nothing moves a client that has no batch
             term = partial(_Term, moving=moving, here=here)
-            terms = [self._gradient(u, batch, only, loss, given) if grad is None else term(grad(u, batch))]
+            terms: list[Gradient | _Term] = [
+                self._gradient(u, batch, only, loss, given) if grad is None else term(grad(u, batch))
+            ]
             if extra is not None:
                 terms.append(term(extra(u)))
             if tie is not None:
@@ -211,13 +213,11 @@ class Task:
                 total.mul_(momentum) if momentum else total.zero_()
                 if weight_decay:
                     term(u).add(total, weight_decay)
-                for t in terms:
-                    t.add(total, 1)
+                _put(terms, total, 1)
                 terms = [term(total)]
             if towards is not None:
                 _draw(u, towards, moving, lr * here)
-            for t in terms:
-                t.add(u, -lr)
+            _put(terms, u, -lr)
         self._network.release()
         return u
 
@@ -360,6 +360,12 @@ def _draw(u: Tensor, towards: tuple[Tensor, Tensor | float], moving: slice | Ten
     nearer = u[..., moving].lerp_(v[..., moving], lr * strength)
     if not isinstance(moving, slice):  # then it is a copy
         u[..., moving] = nearer
+
+
+def _put(terms: list[Gradient | _Term], to: Tensor, scale: float) -> None:
+    """Add all, and let go of them: the next gradient then has their memory, which is still in the cache."""
+    while terms:
+        terms.pop().add(to, scale)
 
 
 class _Term(NamedTuple):

@@ -32,7 +32,8 @@ class Scenario:
     """Who has which data. Every field is a plain value; `build` turns it into a `Federation`.
 
     Images become float32 in [0, 1]; colour images are then centred to [-1, 1] (mean and deviation 0.5), as the ConFREE
-    experiments do. Tensors of your own are taken as they are.
+    experiments do. A table's features are scaled by their smallest and largest value among all clients' train samples,
+    which is all that clients would have to tell each other. Tensors of your own are taken as they are.
 
     >>> federation = Scenario(clients=3).build(seed=0)
     >>> federation.train.sizes.tolist()
@@ -219,6 +220,10 @@ class Scenario:
             return Split(x, torch.from_numpy(source.y.numpy()[index]), torch.from_numpy(starts))
 
         train, validation, test = (gather(pieces) for pieces in cut)
+        if source.measured:
+            low, high = train.x.amin(0), train.x.amax(0)
+            for split in (train, validation, test):
+                split.x.sub_(low).div_((high - low).where(high > low, 1))
         return Federation(train, validation, test, source.classes, self._names(source, cut))
 
     def _names(self, source: Source, cut: list[list[Index]]) -> tuple[str, ...]:

@@ -29,6 +29,7 @@ class Source:
     classes: tuple[str, ...]
     parts: NDArray[np.str_]  # (n,) the published part each sample comes from: train, validation or test
     columns: dict[str, NDArray[np.generic]] = field(default_factory=dict)  # further columns, to split by
+    measured: bool = False  # features in units of any kind: scenarios bring them to [0, 1] by their train samples
 
     def __len__(self) -> int:
         return len(self.y)

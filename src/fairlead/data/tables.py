@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,8 @@ from fairlead.data.source import Source, from_tensors
 def read_table(path: Path, label: str | None = None, column: str | None = None) -> Source:
     """A file of numbers as a source: `label` is the class, `column` (if any) only says whose row it is.
 
-    Every other column is a feature, scaled to [0, 1] by its smallest and largest value in the file.
+    Every other column is a feature. It is brought to [0, 1] here, where it still has float64's digits; a scenario does
+    so again by its train samples alone, so that nothing of the test samples remains in it.
     """
     try:
         table = pq.read_table(path) if path.suffix.lower() == ".parquet" else pyarrow.csv.read_csv(path)
@@ -45,7 +47,8 @@ def read_table(path: Path, label: str | None = None, column: str | None = None) 
     x = (x - low) / np.where(high > low, high - low, 1)
     y, classes = encode(path.name, label, table[label])
     columns = {} if column is None else {column: table[column].to_numpy()}
-    return from_tensors(torch.from_numpy(x), torch.from_numpy(y), columns, classes, name=path.stem)
+    source = from_tensors(torch.from_numpy(x), torch.from_numpy(y), columns, classes, name=path.stem)
+    return replace(source, measured=True)
 
 
 def encode(name: str, label: str, values: pa.ChunkedArray) -> tuple[NDArray[np.int64], tuple[str, ...]]:
