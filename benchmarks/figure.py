@@ -19,14 +19,16 @@ def figure(rows: list[dict[str, Any]]) -> alt.HConcatChart:
         for who, s in (("fairlead", r["seconds"]), ("plain loop, one thread", r["more"]["reference seconds"]))
     ]
 
+    legend = alt.Legend(symbolType="stroke", symbolSize=400)
+
     def panel(axis: str) -> alt.Chart:
         data = alt.Data(values=[p for p in points if p["axis"] == axis])  # type: ignore[no-untyped-call]
         chart: alt.Chart = alt.Chart(data).mark_line(point=True)
         return chart.encode(
             alt.X("value:Q", title=axis, scale=alt.Scale(type="log")),
             alt.Y("seconds:Q", title="seconds a round", scale=alt.Scale(type="log")),
-            color=alt.Color("who:N", title=None, scale=alt.Scale(range=COLOURS)),
-            strokeDash=alt.StrokeDash("who:N", title=None),
+            color=alt.Color("who:N", title=None, scale=alt.Scale(range=COLOURS), legend=legend),
+            strokeDash=alt.StrokeDash("who:N", title=None, legend=legend),
         ).properties(width=300, height=240)
 
     return alt.hconcat(panel("clients"), panel("parameters")).properties(
