@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fairlead.core import machine
-from fairlead.core.machine import SHORTEST, blank, by_columns, recycling
+from fairlead.core.machine import SHORTEST, blank, blank_rows, by_columns, recycling
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.bool])
@@ -69,3 +69,14 @@ def test_memory_goes_from_one_large_tensor_to_the_next(monkeypatch):
     assert not machine._kept
     del third
     assert not machine._kept  # nobody waits for it
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.float64])
+@pytest.mark.parametrize("shape", [(1, 5), (3, 16), (2, 3, 33)])
+def test_blank_rows_start_on_cache_lines(kind: torch.dtype, shape: tuple[int, ...]) -> None:
+    like = torch.zeros(shape, dtype=kind)
+    rows = blank_rows(like)
+    assert (rows.shape, rows.dtype) == (like.shape, kind)
+    assert all(row.data_ptr() % 64 == 0 for row in rows.flatten(0, -2))
+    rows.copy_(torch.arange(like.numel()).view(shape))  # rows do not overlap
+    assert rows.flatten().tolist() == list(range(like.numel()))

@@ -72,15 +72,17 @@ if hasattr(os, "register_at_fork"):
 LINE = 64  # bytes of a cache line, which vector instructions want whole
 
 
-def lined_up(rows: Tensor) -> Tensor:
-    """A copy whose rows each start on a cache line: products that write to one are up to a fifth faster then.
+def blank_rows(like: Tensor) -> Tensor:
+    """Rows of the same shape and kind with nothing in them yet, each starting on a cache line.
 
-    >>> lined_up(torch.ones(2, 3)).stride()
+    Products that write to a row which does not can take a quarter longer.
+
+    >>> blank_rows(torch.ones(2, 3)).stride()
     (16, 1)
     """
-    *lead, d = rows.shape
-    line = LINE // rows.element_size()
-    return rows.new_empty(*lead, -(-d // line) * line)[..., :d].copy_(rows)
+    *lead, d = like.shape
+    line = LINE // like.element_size()
+    return like.new_empty(*lead, -(-d // line) * line)[..., :d]
 
 
 LARGE = 1 << 25  # bytes: what is smaller the allocator keeps for the next time by itself

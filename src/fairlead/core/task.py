@@ -16,7 +16,7 @@ from fairlead.core.batches import Batch, gather, schedule
 from fairlead.core.errors import InputError, require
 from fairlead.core.gradient import Gradient, Piece
 from fairlead.core.layout import Layout, Part
-from fairlead.core.machine import lined_up
+from fairlead.core.machine import blank_rows
 from fairlead.core.network import Loss, MeanLoss, Network, Output
 from fairlead.core.types import Federation, Named, Split
 
@@ -145,7 +145,9 @@ class Task:
         `loss(module, batch, given)` replaces the usual loss; `given` are further rows it needs, one per client.
         """
         rows = rows.expand(len(self), -1)
-        out = torch.zeros_like(rows) if out is None else out
+        if out is None:
+            out = blank_rows(rows)
+            (out[:, self.layout.trainable :] if only is None else out).zero_()  # what the gradient does not write
         self._gradient(rows, batch, only, loss, given).write(out)
         return out
 
@@ -194,11 +196,12 @@ class Task:
         momentum = self.training.momentum if momentum is None else momentum
         weight_decay = self.training.weight_decay if weight_decay is None else weight_decay
         moving = slice(0, self.layout.trainable) if only is None else self.layout.part(*only.names).columns
-        u = lined_up(rows.expand(*rows.shape[:-2], len(self), -1))
+        rows = rows.expand(*rows.shape[:-2], len(self), -1)
+        u = blank_rows(rows).copy_(rows)
         if towards is None and not momentum:
             tie, towards = None, tie  # the same step, in one pass over the rows
         # Terms are added to the rows themselves, unless there is more to do with their sum.
-        total = lined_up(torch.zeros_like(u)) if momentum or weight_decay else u
+        total = blank_rows(u).zero_() if momentum or weight_decay else u
         for batch in self.batches(epochs=epochs, steps=steps, batch_size=batch_size, start=start):
             here = 1.0 if batch.active is None else batch.active  # nothing moves a client that has no batch
             term = partial(_Term, moving=moving, here=here)
