@@ -85,7 +85,7 @@ def blank_rows(like: Tensor) -> Tensor:
     return like.new_empty(*lead, -(-d // line) * line)[..., :d]
 
 
-LARGE = 1 << 25  # bytes: what is smaller the allocator keeps for the next time by itself
+LARGE = 1 << 22  # bytes: what is smaller the allocator keeps for the next time by itself
 MOST_KEPT = 4
 _lock = threading.RLock()  # a tensor may be collected, and its memory come back, while another asks for some
 _kept: list[NDArray[np.uint8]] = []  # memory of large tensors that are gone, the longest unused first
