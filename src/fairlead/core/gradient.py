@@ -42,7 +42,10 @@ class Gradient(NamedTuple):
         for piece, place in zip(self.pieces, self.views(rows), strict=True):
             empty = over
             if piece.found is not None:
-                place.copy_(piece.found) if empty else place.add_(piece.found, alpha=scale)
+                if empty:
+                    place.copy_(piece.found)
+                else:
+                    place.add_(piece.found, alpha=scale)
                 empty = False
             for call, g in piece.calls:
                 call.add(place, g, scale, keep=not empty)
