@@ -19,7 +19,7 @@ from fairlead.runs import versions
 RESULTS = Path(__file__).parent / "results"
 RECORD = RESULTS / "recorded.json"
 SLOWER = 0.8  # of the recorded ratio; below, the line is marked
-SHARES = {
+SHARES = (  # printed as percentages
     "of GEMM",
     "over plain SGD",
     "over own gradients",
@@ -27,19 +27,13 @@ SHARES = {
     "looks at GEMM rate",
     "of torch.mm",
     "of a copy",
-}
+)
 COLUMNS = (
     "best turn",
     "per core",
     "cores",
     "samples/s",
-    "of GEMM",
-    "over plain SGD",
-    "over own gradients",
-    "over own passes",
-    "looks at GEMM rate",
-    "of torch.mm",
-    "of a copy",
+    *SHARES,
     "memory/updates",
     "memory/models",
     "megabytes",
