@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fairlead
-from fairlead import runs
+from fairlead import rounds, runs
 from fairlead.core import States
 from fairlead.statefiles import StateFiles
 
@@ -70,8 +70,8 @@ def test_a_run_with_states_on_disk_ends_with_the_same_bits(tmp_path: Path, monke
     plan |= {"select": "last"}
     usual = fairlead.compare(["ditto"], out=tmp_path / "memory", **plan)
     monkeypatch.setattr(runs, "MEMORY_BYTES", 0)
-    monkeypatch.setitem(fairlead.federate.__globals__, "MODELS_BYTES", 0)
-    monkeypatch.setitem(fairlead.federate.__globals__, "BLOCK_BYTES", 4 * 650 * 2)
+    monkeypatch.setattr(rounds, "MODELS_BYTES", 0)
+    monkeypatch.setattr(rounds, "BLOCK_BYTES", 4 * 650 * 2)
     monkeypatch.setattr(runs, "CHECKPOINT_SECONDS", 0.0)
     disk = fairlead.compare(["ditto"], out=tmp_path / "disk", **plan)
     assert list((tmp_path / "disk" / "runs" / "ditto-seed0" / "states").glob("*.safetensors"))

@@ -15,12 +15,12 @@ from torch.nn.functional import cross_entropy
 from benchmarks.measure import gemm_rate, interleaved
 from benchmarks.sections.rows import Options, Row, alone
 from benchmarks.workloads import Workload, descent, reference, reference_evaluation
-from fairlead.core import Batch, MeanLoss, Named, Task
+from fairlead.core import Batch, MeanLoss, Named, Plan, Task
 from fairlead.core.machine import cores
 from fairlead.core.task import SplitName
 from fairlead.engines import choose
-from fairlead.federate import federate
 from fairlead.methods import METHODS
+from fairlead.rounds import federate
 
 # The passes that a method makes of each client's data, as those of plain SGD.
 PASSES: dict[str, Callable[[Workload], list[dict[str, Any]]]] = {
@@ -97,9 +97,8 @@ def methods(name: str, options: Options) -> Iterator[Row]:
                 w.federation,
                 w.module,
                 w.training,
-                rounds=rounds,
+                Plan(rounds=rounds, evaluate_every=rounds),
                 engine=best,
-                evaluate_every=rounds,
             )
             stack.callback(happening.close)
             next(happening)  # the first round pays for copies, and for the greetings where there are any
@@ -153,7 +152,7 @@ def evaluation(name: str, options: Options) -> Iterator[Row]:
         }
         for method in PASSES:
             happening = federate(
-                METHODS[method](), w.federation, w.module, w.training, rounds=10**6, engine=best, evaluate_every=1
+                METHODS[method](), w.federation, w.module, w.training, Plan(rounds=10**6, evaluate_every=1), engine=best
             )
             stack.callback(happening.close)
             next(happening)  # as in `methods`

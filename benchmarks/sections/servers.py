@@ -13,9 +13,9 @@ from benchmarks.measure import gemm_rate, interleaved, peak_bytes
 from benchmarks.sections.rows import Options, Row
 from fairlead.core import Cohort, Named, Server
 from fairlead.core.machine import blank, by_columns, cores, recycling, threads
-from fairlead.federate import assemble
 from fairlead.methods import METHODS
 from fairlead.methods.fedfomo import mixture
+from fairlead.rounds import assemble
 from fairlead.servers import confree, propagation
 
 PARAMETERS = 878_538  # of the CNN

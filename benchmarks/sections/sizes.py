@@ -17,9 +17,10 @@ from torch import nn
 from benchmarks.measure import interleaved, peak_bytes
 from benchmarks.sections.rows import Options, Row, alone
 from benchmarks.workloads import CLASSES, WORKLOADS, Workload, descent, reference
+from fairlead.core import Plan
 from fairlead.engines import ENGINES, choose, engine
-from fairlead.federate import federate
 from fairlead.methods import METHODS
+from fairlead.rounds import federate
 from fairlead.statefiles import StateFiles
 
 
@@ -75,10 +76,8 @@ def many_of(clients: int, small: bool = False) -> tuple[float, int, int]:
             w.federation,
             w.module,
             w.training,
-            rounds=rounds if small else 10**6,
+            Plan(rounds=rounds if small else 10**6, participation=COHORT, evaluate_every=10**6),
             engine=engine("threads+vectorised"),
-            participation=COHORT,
-            evaluate_every=10**6,
             store=lambda n, state: StateFiles(n, state, Path(folder)),
         )
         seconds: list[float] = []

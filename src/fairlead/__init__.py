@@ -12,9 +12,10 @@ from fairlead import functional
 from fairlead.catalogue import parse
 from fairlead.comparison import Comparison, compare, resume, run
 from fairlead.core.errors import DataError, EngineError, FairleadError, InputError, RunError
+from fairlead.core.plan import Plan
 from fairlead.core.types import Cohort, Federation, Method, Named, Server, Split
 from fairlead.data import Scenario, scenario
-from fairlead.federate import federate
+from fairlead.rounds import federate
 from fairlead.settings import Settings
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "InputError",
     "Method",
     "Named",
+    "Plan",
     "RunError",
     "Scenario",
     "Server",

@@ -14,7 +14,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from fairlead.core import Named, RunError, StateStore
-from fairlead.federate import Snapshot
+from fairlead.rounds import Snapshot
 
 FORMAT = "1"
 

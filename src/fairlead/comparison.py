@@ -24,10 +24,10 @@ from fairlead.checkpoint import read_json, write_json
 from fairlead.core import Federation, InputError, Layout, Method, RunError, require
 from fairlead.data import Source, load
 from fairlead.engines import Engine, choose, engine
-from fairlead.federate import check_models, held_out
 from fairlead.metrics import difference_interval, over_seeds, summarise
 from fairlead.models import build
 from fairlead.report import markdown_table
+from fairlead.rounds import check_models, held_out
 from fairlead.runs import Job, deployed, finished, train, versions
 from fairlead.settings import Experiment, check, resolve
 

@@ -13,7 +13,7 @@ import logging
 import platform
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -31,9 +31,9 @@ from fairlead.checkpoint import (
     write_json,
     write_table,
 )
-from fairlead.core import Federation, Layout, Named, RunError, States, StateStore
+from fairlead.core import Federation, Layout, Named, Plan, RunError, States, StateStore
 from fairlead.engines import Engine
-from fairlead.federate import Round, federate, payload, wrapped
+from fairlead.rounds import Round, federate, payload, wrapped
 from fairlead.settings import Experiment
 from fairlead.statefiles import StateFiles
 
@@ -56,6 +56,11 @@ class Job:
     module: nn.Module
     engine: Engine
     seed: int
+
+    def plan(self) -> Plan:
+        """The rounds of this run."""
+        chosen = {f.name: getattr(self.experiment, f.name) for f in fields(Plan) if f.name != "seed"}
+        return Plan(**chosen, seed=self.seed)
 
     def settings(self) -> dict[str, Any]:
         """What makes this run this run."""
@@ -115,16 +120,9 @@ def train(job: Job, progress: Progress | None = None) -> None:
         job.federation,
         job.module,
         e.training,
-        rounds=e.rounds,
+        job.plan(),
         engine=job.engine,
         average=job.entry.average,
-        participation=e.participation,
-        evaluate_every=e.evaluate_every,
-        evaluate_global=e.evaluate_global,
-        select=e.select,
-        unseen=e.unseen,
-        newcomer_epochs=e.newcomer_epochs,
-        seed=job.seed,
         store=store(job),
         snapshot=snapshot,
     )

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from importlib import import_module
 from itertools import islice
 
 import torch
 from torch import nn
 
+from fairlead import rounds
 from fairlead.catalogue import parse
 from fairlead.checkpoint import load_snapshot, save_snapshot
-from fairlead.core import Layout, Server, Split, States, Training, stream
+from fairlead.core import Layout, Plan, Server, Split, States, Training, stream
 from fairlead.data import scenario
 from fairlead.engines import engine
-
-loop_of_rounds = import_module("fairlead.federate")
 
 ROUNDS = 3
 SIZES = (40, 30, 28, 21, 12)  # three like-sized clients are stacked together and run out of batches one by one
@@ -188,26 +186,23 @@ def run(
         return entry._replace(method=seen.method(entry.method)) if watch else entry
 
     method = fresh().method
-    module = loop_of_rounds.wrapped(method, build(), seed)
+    module = rounds.wrapped(method, build(), seed)
     layout = Layout(module)
     initial = layout.read(module)
 
     def go(until, snapshot=None):
         entry = fresh()  # as a new process would build it: nothing may be remembered outside the snapshot
-        rounds = loop_of_rounds.federate(
+        happened = rounds.federate(
             entry.method,
             data,
             build(),
             TRAINING,
-            rounds=ROUNDS,
+            Plan(rounds=ROUNDS, participation=participation, evaluate_every=2, seed=seed),
             engine=two_at_most(on),
             average=entry.average,
-            participation=participation,
-            evaluate_every=2,
-            seed=seed,
             snapshot=snapshot,
         )
-        return zip(*islice(rounds, until), strict=True)
+        return zip(*islice(happened, until), strict=True)
 
     records, snapshots = go(pause[0] if pause else ROUNDS)
     if pause:

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from fairlead.catalogue import parse
-from fairlead.core import Training
+from fairlead.core import Plan, Training
 from fairlead.data import scenario
 from fairlead.engines import engine
-from fairlead.federate import federate
 from fairlead.models import build
+from fairlead.rounds import federate
 
 CURVES = Path(__file__).parent / "curves.json"
 NAMES = ("local", "fedavg", "scaffold", "fedrep+confree", "ditto", "fedora")
@@ -25,9 +25,8 @@ def curve(name: str) -> list[float]:
     module = build("mlp", (1, 8, 8), 10, seed=0)
     entry = parse(name)
     training = Training(lr=0.05, epochs=1, batch_size=16, momentum=0.5)
-    rounds = federate(
-        entry.method, data, module, training, rounds=5, engine=engine("loop"), average=entry.average, evaluate_every=1
-    )
+    plan = Plan(rounds=5, evaluate_every=1)
+    rounds = federate(entry.method, data, module, training, plan, engine=engine("loop"), average=entry.average)
     return [float(s.loss.mean()) for r, _ in rounds for s in r.scores if s.split == "test"]
 
 

@@ -3,15 +3,12 @@
 One step of size lr takes u to u + lr (c_k - u); K steps take it to c_k + (1 - lr)^K (u - c_k).
 """
 
-from importlib import import_module
-
 import torch
 from torch import nn
 
-from fairlead.core import Federation, Layout, Split, Training
+from fairlead.core import Federation, Layout, Plan, Split, Training
 from fairlead.engines import engine
-
-loop_of_rounds = import_module("fairlead.federate")
+from fairlead.rounds import draw, federate, wrapped
 
 
 class Point(nn.Module):
@@ -88,19 +85,17 @@ def run(method, federation, start, *, rounds=1, on="loop", participation=1.0, se
     """Train `Point(start)`, or `start` itself; returns the models the clients deploy, (N, d), and the last snapshot."""
     how = training() if how is None else how
     module = start if isinstance(start, nn.Module) else Point(start)
-    for _, snapshot in loop_of_rounds.federate(  # noqa: B007
+    for _, snapshot in federate(  # noqa: B007
         method,
         federation,
         module,
         how,
-        rounds=rounds,
+        Plan(rounds=rounds, participation=participation, seed=seed),
         engine=engine(on),
         average=average,
-        participation=participation,
-        seed=seed,
     ):
         pass
-    return deployed(method, federation, loop_of_rounds.wrapped(method, module, seed), snapshot, how, seed), snapshot
+    return deployed(method, federation, wrapped(method, module, seed), snapshot, how, seed), snapshot
 
 
 def deployed(method, federation, module, snapshot, how, seed=0):
@@ -117,4 +112,4 @@ def deployed(method, federation, module, snapshot, how, seed=0):
 
 def cohorts(participation, clients, rounds, seed=0):
     """Who takes part, round by round."""
-    return [loop_of_rounds.draw(participation, clients, seed, t).tolist() for t in range(1, rounds + 1)]
+    return [draw(participation, clients, seed, t).tolist() for t in range(1, rounds + 1)]

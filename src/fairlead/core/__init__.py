@@ -5,6 +5,7 @@ from fairlead.core.cut import Cut
 from fairlead.core.errors import DataError, EngineError, FairleadError, InputError, RunError, nearest, require
 from fairlead.core.layout import Layout, Part
 from fairlead.core.network import Loss, MeanLoss, Network
+from fairlead.core.plan import Plan
 from fairlead.core.seeds import draw_key, stream
 from fairlead.core.states import States
 from fairlead.core.task import Task, Training
@@ -26,6 +27,7 @@ __all__ = [
     "Named",
     "Network",
     "Part",
+    "Plan",
     "RunError",
     "Server",
     "Split",

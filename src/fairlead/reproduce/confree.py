@@ -8,10 +8,9 @@ from typing import Any
 import torch
 
 from fairlead.catalogue import parse
-from fairlead.core import Training
+from fairlead.core import Plan, Training
 from fairlead.data import Scenario, from_tensors
 from fairlead.engines import engine
-from fairlead.federate import federate
 from fairlead.models import build
 from fairlead.reproduce.study import (
     Budget,
@@ -27,6 +26,7 @@ from fairlead.reproduce.study import (
     above,
     numbers,
 )
+from fairlead.rounds import federate
 
 HOSTS = {
     "Per-FedAvg": "per-fedavg",
@@ -236,11 +236,9 @@ def iteration(method: str, samples: int, rounds: int, seed: int) -> Result:
         federation,
         build("cnn", (3, 32, 32), 100, seed),
         Training(lr=0.005, batch_size=10),
-        rounds=rounds + 1,
+        Plan(rounds=rounds + 1, evaluate_every=rounds + 1, seed=seed),
         engine=engine("threads"),
-        evaluate_every=rounds + 1,
         average=entry.average,
-        seed=seed,
     )
     timed = [done for done, _ in happened][1:]
     megabytes = (timed[-1].bytes_up + timed[-1].bytes_down) / 1e6

@@ -7,13 +7,13 @@ import time
 import torch
 
 from fairlead.catalogue import parse
-from fairlead.core import Cohort, Federation, Method, Named, Server, Training
+from fairlead.core import Cohort, Federation, Method, Named, Plan, Server, Training
 from fairlead.data import Scenario, from_tensors
 from fairlead.engines import engine
-from fairlead.federate import federate
 from fairlead.models import build
 from fairlead.reproduce.fedora import ROUNDS
 from fairlead.reproduce.study import Budget, Claim, Column, Computed, Entry, Key, Result, Study
+from fairlead.rounds import federate
 
 # Slide "Communication Costs": parameters per client over all rounds, on Rotated MNIST.
 PARAMETERS = {"FedAvg": 118_282_000, "FEDORA": 118_282_784}
@@ -64,10 +64,8 @@ def count_parameters(method: str, variant: str | None, seed: int) -> Result:
         federation,
         module,
         Training(batch_size=10),
-        rounds=2,
+        Plan(rounds=2, evaluate_every=2, seed=seed),
         engine=engine("threads"),
-        evaluate_every=2,
-        seed=seed,
     )
     first, second = ((r.bytes_up + r.bytes_down) // 4 for r, _ in happened)
     total = first + (ROUNDS - 1) * second
@@ -125,10 +123,8 @@ def time_server(method: str, clients: int, rounds: int, samples: tuple[int, int,
         federation,
         build("mlp", (1, 28, 28), 10, seed),
         training,
-        rounds=rounds + 1,
+        Plan(rounds=rounds + 1, evaluate_every=rounds + 1, seed=seed),
         engine=engine("threads+vectorised"),
-        evaluate_every=rounds + 1,
-        seed=seed,
     )
     whole = [r.seconds for r, _ in happened]
     return {"values": {"server": _median(seconds[1:]), "round": _median(whole[1:])}}

@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from fairlead.core import Federation, Split, Training, require
+from fairlead.core import Federation, Plan, Split, Training, require
 from fairlead.data import load, rotate
 from fairlead.engines import engine
-from fairlead.federate import federate
 from fairlead.functional import positive_transfer_ratio, relative_accuracy
 from fairlead.methods import METHODS
 from fairlead.models import build
 from fairlead.reproduce.study import Budget, Claim, Column, Computed, Entry, Key, Result, Study
+from fairlead.rounds import federate
 
 SEED = 42  # the released code's default
 CLIENTS, TRAIN, VALIDATION, TEST = 36, 128, 64, 277
@@ -67,10 +67,8 @@ def train_both(data: str, rounds: int, seed: int, data_dir: str | None) -> Resul
             federation,
             build("mlp", (1, 28, 28), 10, seed),
             training,
-            rounds=rounds,
+            Plan(rounds=rounds, evaluate_every=rounds, seed=seed),
             engine=engine("threads+vectorised"),
-            evaluate_every=rounds,
-            seed=seed,
         )
         *_, (last, _) = happened
         (score,) = (s for s in last.scores if (s.model, s.split) == ("personal", "test"))

@@ -9,11 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fairlead.core import Federation, Method, Split, Training
+from fairlead.core import Federation, Method, Plan, Split, Training
 from fairlead.engines import engine
-from fairlead.federate import federate
 from fairlead.methods import fedavg, fedres, local, scaffold
 from fairlead.reproduce.study import Budget, Claim, Column, Computed, Entry, Key, Picture, Result, Study
+from fairlead.rounds import federate
 
 STEPS = (1, 10, 50, 100)  # K: local updates within a round
 ALPHAS = (0.0, 0.3, 0.7, 1.0)
@@ -115,9 +115,8 @@ def losses(
     """The mean loss over clients after every round, on train samples, and on test samples at the end."""
     # Scored in place of validation data, which neither experiment has, train samples show what is minimised.
     scored = replace(federation, validation=federation.train)
-    happened = federate(
-        method, scored, module, training, rounds=rounds, engine=engine(how), evaluate_every=1, seed=seed
-    )
+    plan = Plan(rounds=rounds, evaluate_every=1, seed=seed)
+    happened = federate(method, scored, module, training, plan, engine=engine(how))
     curves: dict[str, list[list[float]]] = {"validation": [], "test": []}
     for r, _ in happened:
         for s in r.scores:

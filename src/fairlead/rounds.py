@@ -19,6 +19,7 @@ from fairlead.core import (
     Layout,
     Method,
     Named,
+    Plan,
     Server,
     States,
     StateStore,
@@ -77,43 +78,32 @@ def federate(
     federation: Federation,
     module: nn.Module,
     training: Training,
+    plan: Plan,
     *,
-    rounds: int,
     engine: Engine,
     average: Server | None = None,
-    participation: float = 1.0,
-    evaluate_every: int = 10,
-    evaluate_global: bool = False,
-    select: Literal["validation", "last"] = "last",
-    unseen: float = 0.0,
-    newcomer_epochs: int = 5,
-    seed: int = 0,
     store: Callable[[int, Named], StateStore] = States,
     snapshot: Snapshot | None = None,
 ) -> Generator[tuple[Round, Snapshot], None, None]:
     """Train round by round; after each, yield what happened and all that is needed to go on from there.
 
-    `average` takes the place of the method's own averaging stage; `select` says which round's models are kept to
-    deploy: the best on validation data, or the last. A share `unseen` of the clients takes no part and is scored as
-    newcomers: what the method gives one, after `newcomer_epochs` on its own data. `store` makes the place where states
-    are kept between rounds. A `snapshot` from an earlier run of
-    the same settings goes on where that one stopped and ends with the same bits.
+    `average` takes the place of the method's own averaging stage. `store` makes the place where states are kept between
+    rounds. A `snapshot` from an earlier run of the same plan goes on where that one stopped and ends with the same
+    bits.
     """
-    require(rounds >= 1, f"rounds must be >= 1, got {rounds}")
-    require(evaluate_every >= 1, f"evaluate_every must be >= 1, got {evaluate_every}")
     clients = federation.clients
-    seen, newcomers = held_out(unseen, clients, seed)
-    module = wrapped(method, module, seed)
+    seen, newcomers = held_out(plan.unseen, clients, plan.seed)
+    module = wrapped(method, module, plan.seed)
     layout = Layout(module)
-    check_models(select, clients, layout.size)
+    check_models(plan.select, clients, layout.size)
     server, tensors = assemble(method, average), tensors_of(method, layout)
-    with engine.start(module, layout, federation, training, seed) as pool, recycling():
+    with engine.start(module, layout, federation, training, plan.seed) as pool, recycling():
         greeting_bytes = 0
         if snapshot is None:
             snapshot, greeting_bytes = begin(method, server, layout.read(module), layout, pool, clients, store)
-        for t in range(snapshot.round + 1, rounds + 1):
+        for t in range(snapshot.round + 1, plan.rounds + 1):
             began = time.perf_counter()
-            ids = seen[draw(participation, len(seen), seed, t)]
+            ids = seen[draw(plan.participation, len(seen), plan.seed, t)]
             with threads(1):  # the workers have the cores; OpenMP's threads would wait for more, in a loop, on them
                 before = snapshot.states.get(ids)
                 states, replies = pool.map(method.client, ids, t, before, snapshot.message)
@@ -126,17 +116,15 @@ def federate(
             if len(ids) == 0:
                 raise FairleadError(f"round {t}: every client's update is NaN or infinite; try a smaller lr")
             sizes = federation.train.sizes[ids].to(torch.get_default_dtype())
-            cohort = Cohort(ids, sizes / sizes.sum(), clients, t, seed, tensors)
+            cohort = Cohort(ids, sizes / sizes.sum(), clients, t, plan.seed, tensors)
             snapshot.states.put(ids, states)
             snapshot.server, snapshot.message = server.update(snapshot.server, replies, cohort)
             seconds = time.perf_counter() - began
             snapshot.round = t
             scores: list[Score] = []
-            if t % evaluate_every == 0 or t == rounds:
-                scores, models = score(
-                    method, pool, seen, newcomers, newcomer_epochs, snapshot, evaluate_global, layout.size
-                )
-                keep_best(snapshot, scores, seen, models, select)
+            if plan.evaluated(t):
+                scores, models = score(method, pool, seen, newcomers, plan, snapshot, layout.size)
+                keep_best(snapshot, scores, seen, models, plan.select)
             samples = int(sizes.sum()) * training.epochs
             if training.steps:
                 samples = len(ids) * training.steps * training.batch_size
@@ -206,7 +194,6 @@ def begin(
 
 def draw(participation: float, clients: int, seed: int, round: int) -> Tensor:
     """Who takes part, ascending: a rate up to 1, or a number of clients above 1."""
-    require(participation > 0, f"participation must be a rate in (0, 1] or a count, got {participation}")
     require(participation <= max(clients, 1), f"participation: {participation:g} of {clients} clients cannot take part")
     count = round_half_up(participation * clients) if participation <= 1 else int(participation)
     if count >= clients:
@@ -222,7 +209,6 @@ def round_half_up(x: float) -> int:
 
 def held_out(unseen: float, clients: int, seed: int) -> tuple[Tensor, Tensor]:
     """The clients that train and those held out as newcomers, ascending."""
-    require(0 <= unseen < 1, f"unseen must be a share in [0, 1), got {unseen}; 0 lets everybody train")
     count = min(round_half_up(unseen * clients), clients - 1)
     order = torch.from_numpy(stream(seed, "unseen").permutation(clients))
     return order[count:].sort().values, order[:count].sort().values
@@ -233,9 +219,8 @@ def score(
     pool: Pool,
     seen: Tensor,
     newcomers: Tensor,
-    newcomer_epochs: int,
+    plan: Plan,
     snapshot: Snapshot,
-    evaluate_global: bool,
     size: int,
 ) -> tuple[list[Score], Named]:
     """Evaluate exactly the models the clients would deploy now; returns them too, (N, D), unless they are too many."""
@@ -247,11 +232,11 @@ def score(
 
     def fresh(state: Named, message: Named, task: Task) -> tuple[Named, Named]:
         given = (method.newcomer or method.personal)(state, message, task)
-        return evaluate(given if method.join else task.descend(given, epochs=newcomer_epochs), message, task)
+        return evaluate(given if method.join else task.descend(given, epochs=plan.newcomer_epochs), message, task)
 
     def evaluate(personal: Tensor, message: Named, task: Task) -> tuple[Named, Named]:
         models = {"personal": personal.expand(len(task), -1)}
-        if evaluate_global and "w" in message and message["w"].shape[1] == task.layout.size:
+        if plan.evaluate_global and "w" in message and message["w"].shape[1] == task.layout.size:
             models["global"] = message["w"]
         splits: list[SplitName] = ["test"] if int(task.sizes("validation").sum()) == 0 else ["validation", "test"]
         results = {
@@ -276,7 +261,7 @@ def score(
     results, models = of(own, seen, snapshot.message)
     if len(newcomers):
         server, message = snapshot.server, snapshot.message
-        for _ in range(newcomer_epochs if method.join else 0):
+        for _ in range(plan.newcomer_epochs if method.join else 0):
             _, replies = of(method.client, newcomers, message)
             cohort = equals(newcomers, len(seen) + len(newcomers), snapshot.round)
             server, message = method.join.update(server, replies, cohort)  # type: ignore[union-attr]

@@ -6,10 +6,10 @@ from torch import nn
 
 import fairlead
 from fairlead.catalogue import parse
-from fairlead.core import FairleadError, Federation, Layout, Split, Training
+from fairlead.core import FairleadError, Federation, Layout, Plan, Split, Training
 from fairlead.engines import engine
-from fairlead.federate import Round, assemble, draw, held_out, tensors_of, wrapped
 from fairlead.methods import METHODS
+from fairlead.rounds import Round, assemble, draw, held_out, tensors_of, wrapped
 
 
 def federation(sizes: tuple[int, ...] = (6, 9, 12, 7), poison: int | None = None) -> Federation:
@@ -24,10 +24,11 @@ def federation(sizes: tuple[int, ...] = (6, 9, 12, 7), poison: int | None = None
 
 def train(name: str, data: Federation, **settings: object) -> list[Round]:
     torch.manual_seed(0)
-    plan = {"rounds": 3, "engine": engine("loop"), "evaluate_every": 1} | settings
+    plan = Plan(**{"rounds": 3, "evaluate_every": 1} | settings)  # type: ignore[arg-type]
     entry = parse(name)
-    module = nn.Linear(3, 2)
-    happened = fairlead.federate(entry.method, data, module, Training(lr=0.1), average=entry.average, **plan)  # type: ignore[arg-type]
+    happened = fairlead.federate(
+        entry.method, data, nn.Linear(3, 2), Training(lr=0.1), plan, engine=engine("loop"), average=entry.average
+    )
     return [r for r, _ in happened]
 
 

@@ -1,0 +1,41 @@
+"""How a run of rounds goes, whatever the method."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from fairlead.core.errors import require
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How many rounds, who takes part, when models are scored, and which are kept; how clients train is `Training`.
+
+    >>> Plan(rounds=20, participation=0.5).evaluated(13), Plan(rounds=20).evaluated(20)
+    (False, True)
+    """
+
+    rounds: int
+    participation: float = 1.0  # the share of clients in a round, or a count above 1
+    evaluate_every: int = 10  # rounds; the last one is always evaluated
+    evaluate_global: bool = False  # score the server's model too, where there is one
+    select: Literal["validation", "last"] = "last"  # which round's models are deployed: best on validation, or last
+    unseen: float = 0.0  # the share of clients that takes no part and is scored as newcomers
+    newcomer_epochs: int = 5  # that a newcomer trains on its own data
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        require(self.rounds >= 1, f"rounds must be >= 1, got {self.rounds}")
+        require(
+            self.participation > 0,
+            f"participation must be a rate in (0, 1] or a count above 1, got {self.participation:g}",
+        )
+        require(self.evaluate_every >= 1, f"evaluate_every must be >= 1, got {self.evaluate_every}")
+        require(self.select in ("validation", "last"), f"select must be 'validation' or 'last', got '{self.select}'")
+        require(0 <= self.unseen < 1, f"unseen must be a share in [0, 1), got {self.unseen:g}; 0 lets everybody train")
+        require(self.newcomer_epochs >= 1, f"newcomer_epochs must be >= 1, got {self.newcomer_epochs}")
+
+    def evaluated(self, round: int) -> bool:
+        """Whether models are scored after this round."""
+        return round % self.evaluate_every == 0 or round == self.rounds
