@@ -21,7 +21,7 @@ from torch import nn
 
 from fairlead.catalogue import Entry, check_options, parse
 from fairlead.checkpoint import read_json, write_json
-from fairlead.core import Federation, InputError, Layout, Method, RunError, require
+from fairlead.core import Federation, InputError, Layout, Method, RunError, check_targets, require
 from fairlead.data import Source, load
 from fairlead.engines import Engine, choose, engine
 from fairlead.metrics import difference_interval, over_seeds, summarise
@@ -115,6 +115,8 @@ def _compare(
         experiment.scenario.data, experiment.data_dir, experiment.scenario.label, experiment.scenario.column
     )
     federations = {seed: experiment.scenario.build(seed, source=source) for seed in chosen}
+    for name, entry in entries.items():
+        check_targets(name, entry.method, federations[chosen[0]])
     modules = {seed: _module(experiment, factory, f, seed) for seed, f in federations.items()}
     first = chosen[0]
     check_models(experiment.select, federations[first].clients, Layout(modules[first]).size)
@@ -168,13 +170,13 @@ def _entries(methods: Sequence[str] | Mapping[str, Method], experiment: Experime
 
 
 def _module(experiment: Experiment, factory: Factory | None, federation: Federation, seed: int) -> nn.Module:
-    shape, classes = tuple(federation.train.x.shape[1:]), len(federation.classes)
+    shape, outputs = tuple(federation.train.x.shape[1:]), federation.outputs
     if factory is not None:
-        return factory(shape, classes)
+        return factory(shape, outputs)
     name = experiment.model
     if name == "auto":
         name = "cnn" if len(shape) == 3 and min(shape[1:]) >= 16 else "mlp"
-    return build(name, shape, classes, seed)
+    return build(name, shape, outputs, seed)
 
 
 def _engine(experiment: Experiment, module: nn.Module, federation: Federation) -> Engine:

@@ -25,6 +25,7 @@ from fairlead.core import (
     StateStore,
     Task,
     Training,
+    check_targets,
     require,
     stream,
 )
@@ -91,6 +92,7 @@ def federate(
     rounds. A `snapshot` from an earlier run of the same plan goes on where that one stopped and ends with the same
     bits.
     """
+    check_targets("this method", method, federation)
     clients = federation.clients
     seen, newcomers = held_out(plan.unseen, clients, plan.seed)
     module = wrapped(method, module, plan.seed)

@@ -35,7 +35,7 @@ def split_of(sizes: list[int], features: int = 2, seed: int = 0) -> Split:
 def bowl(sizes: list[int], **training: object) -> Task:
     data = split_of(sizes)
     module = Point()
-    federation = Federation(data, data, data, ("a", "b"))
+    federation = Federation(data, data, data, ())
     settings = Training(criterion=half_square, **training)  # type: ignore[arg-type]
     return Task(Network(module, Layout(module)), federation, list(range(len(sizes))), settings, round=1, seed=0)
 

@@ -54,7 +54,7 @@ def quadratic(centres, sizes=None, inputs=None):
     inputs = torch.zeros(n, 1) if inputs is None else torch.as_tensor(inputs, dtype=torch.float32)
     starts = torch.cat([torch.zeros(1, dtype=torch.int64), sizes.cumsum(0)])
     split = Split(inputs.repeat_interleave(sizes, 0), centres.repeat_interleave(sizes, 0), starts)
-    return Federation(split, split, split, ("only",))
+    return Federation(split, split, split, ())
 
 
 def blobs(sizes=(5, 9, 12)):

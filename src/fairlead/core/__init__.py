@@ -9,7 +9,7 @@ from fairlead.core.plan import Plan
 from fairlead.core.seeds import draw_key, stream
 from fairlead.core.states import States
 from fairlead.core.task import Task, Training
-from fairlead.core.types import Cohort, Federation, Method, Named, Server, Split, StateStore
+from fairlead.core.types import Cohort, Federation, Method, Named, Server, Split, StateStore, check_targets
 
 __all__ = [
     "Batch",
@@ -35,6 +35,7 @@ __all__ = [
     "States",
     "Task",
     "Training",
+    "check_targets",
     "draw_key",
     "nearest",
     "require",

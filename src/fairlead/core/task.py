@@ -10,7 +10,6 @@ from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from fairlead.core.batches import Batch, gather, schedule
 from fairlead.core.errors import InputError, require
@@ -18,12 +17,10 @@ from fairlead.core.gradient import Gradient, Piece
 from fairlead.core.layout import Layout, Part
 from fairlead.core.machine import blank_rows
 from fairlead.core.network import Loss, MeanLoss, Network, Output
+from fairlead.core.targets import CRITERIA, SCORES, Criterion, mean_over_samples
 from fairlead.core.types import Federation, Named, Split
 
-Criterion = Callable[[Tensor, Tensor], Tensor]  # outputs, targets -> one loss per sample
 SplitName = Literal["train", "validation", "test"]
-
-per_sample_cross_entropy: Criterion = partial(cross_entropy, reduction="none")
 
 # Samples of a client evaluated at once: bounds the memory of activations, which convolutions fill the cache with.
 EVALUATION_BLOCK = 128
@@ -42,7 +39,7 @@ class Training:
     schedule: Literal["constant", "cosine", "exponential"] = "constant"
     decay: float = 0.99  # per round, of the exponential schedule
     rounds: int = 1  # over which the cosine falls to zero
-    criterion: Criterion = field(default=per_sample_cross_entropy, repr=False)
+    criterion: Criterion | None = field(default=None, repr=False)  # left out, the one that suits the targets
 
     def __post_init__(self) -> None:
         require(self.lr > 0, f"lr must be > 0, got {self.lr}; try 0.01")
@@ -77,7 +74,9 @@ class Task:
         self.training = training
         self.lr = training.lr_at(round)
         self.classes = len(federation.classes)
-        self._mean = MeanLoss(lambda module, batch, given: training.criterion(module(batch.x), batch.y))
+        self.target_kind = federation.target_kind
+        self.criterion = criterion = training.criterion or CRITERIA[self.target_kind]
+        self._mean = MeanLoss(lambda module, batch, given: criterion(module(batch.x), batch.y))
         self._network = network
         self._federation = federation
 
@@ -289,17 +288,15 @@ class Task:
         return torch.empty_like(found).index_copy_(0, order, found).view_as(which)
 
     def evaluate(self, rows: Tensor, split: SplitName) -> Named:
-        """Accuracy and mean loss of each row on its client's whole split, (C, 1) each."""
+        """The mean loss and the scores of each row on its client's whole split, (C, 1) each: see `core.targets`."""
         x, y, real = self.whole(split)
         out = self._apply(rows, x, None)
-        result = {"loss": self._mean_loss(out, y, real)}
-        if not y.is_floating_point():
-            result["accuracy"] = ((out.argmax(-1) == y) & real).sum(1, keepdim=True) / real.sum(1, keepdim=True)
-        return result
+        scores = SCORES[self.target_kind]
+        return {"loss": self._mean_loss(out, y, real)} | {name: f(out, y, real) for name, f in scores.items()}
 
     def _mean_loss(self, out: Tensor, y: Tensor, real: Tensor) -> Tensor:
-        values = self.training.criterion(out.flatten(0, 1), y.flatten(0, 1)).view_as(real)
-        return (values * real).sum(1, keepdim=True) / real.sum(1, keepdim=True)
+        values = self.criterion(out.flatten(0, 1), y.flatten(0, 1)).view_as(real)
+        return mean_over_samples(values, real)
 
     def whole(self, split: SplitName) -> tuple[Tensor, Tensor, Tensor]:
         """A whole split side by side: x (C, n, ...), y (C, n) and which entries are real samples (C, n)."""

@@ -14,6 +14,9 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 import torch  # noqa: F401 - the example below uses it
 from torch import Tensor, nn
 
+from fairlead.core.errors import require
+from fairlead.core.targets import TargetKind
+
 if TYPE_CHECKING:
     from fairlead.core.layout import Layout
     from fairlead.core.task import Task
@@ -51,6 +54,7 @@ class Method(NamedTuple):
     never took part; left out, it is `personal` itself on the first state. A newcomer fine-tunes what it is given; where
     there is a `join` it takes part in that server's rounds instead. `picks` names entries of a message that lie ready
     at the server, (1, R, ...), and for each the entry that lists which of these rows a client is sent, (N, M).
+    `needs_classes` refuses data whose targets are quantities or several labels.
     """
 
     init: Callable[[Tensor, Layout], tuple[Named, Named]]  # (1, D) -> clients' first state, first message
@@ -63,6 +67,16 @@ class Method(NamedTuple):
     newcomer: Callable[[Named, Named, Task], Tensor] | None = None  # what one that never took part starts from
     join: Server | None = None  # the server as newcomers meet it: it learns of them, and nothing changes for the others
     picks: Mapping[str, str] = {}  # for messages that share rows: only those picked are counted as sent
+    needs_classes: bool = False
+
+
+def check_targets(name: str, method: Method, federation: Federation) -> None:
+    """Refuse data whose targets the method cannot learn, in one sentence."""
+    found = {"quantity": "quantities", "labels": "several labels each", "class": "classes"}[federation.target_kind]
+    require(
+        not method.needs_classes or federation.target_kind == "class",
+        f"{name} needs samples with one class each, and the targets of this data are {found}; leave {name} out",
+    )
 
 
 class StateStore(Protocol):
@@ -91,7 +105,7 @@ class Split:
     """
 
     x: Tensor  # (samples, ...)
-    y: Tensor  # (samples,)
+    y: Tensor  # (samples,) class numbers or quantities, or (samples, labels)
     starts: Tensor  # (N + 1,) int64; client k owns rows starts[k] to starts[k + 1]
 
     @property
@@ -112,10 +126,22 @@ class Federation:
     train: Split
     validation: Split
     test: Split
-    classes: tuple[str, ...]
+    classes: tuple[str, ...]  # names of the classes, or of several yes/no labels; () where targets are quantities
     names: tuple[str, ...] = ()  # of the clients, where the data names them; else they go by number
 
     @property
     def clients(self) -> int:
         """N."""
         return len(self.train.starts) - 1
+
+    @property
+    def target_kind(self) -> TargetKind:
+        """What a sample's target is: one class, a quantity, or several yes/no labels (see `core.targets`)."""
+        if not self.classes:
+            return "quantity"
+        return "labels" if self.train.y.is_floating_point() else "class"
+
+    @property
+    def outputs(self) -> int:
+        """How many numbers a model gives for a sample: one per class or label, or the quantities of a sample."""
+        return len(self.classes) or self.train.y[:1].numel() or 1

@@ -64,7 +64,7 @@ def fedcp(*, pull: float = 5.0) -> Method:
         return {"own": own}, {"w": body, "head": head, "gate": gate}
 
     def client(state: Named, message: Named, task: Task) -> tuple[Named, Named]:
-        layout, criterion = task.layout, task.training.criterion
+        layout, criterion = task.layout, task.criterion
         body, own, gate = (layout.part(n) for n in ("body", "own", "gate"))
 
         def loss(module: nn.Module, batch: Batch, given: Named) -> Tensor:

@@ -17,7 +17,8 @@ inputs, edges exp(sharpness · w) to each client's `neighbours` most similar oth
 validation loss and exp((ℓ(θ_k) - ℓ(θ̂_k))/2) elsewhere, and a pull that momentum does not see.
 Privacy: a rank-1 vector resembles the client's mean image and, with labels appended, its label mix.
 Differs from the paper: the graph joins only clients that have taken part by now; one that never did receives the mean
-of its neighbours' θ̂, which is also what it would deploy.
+of its neighbours' θ̂, which is also what it would deploy. Quantities are not appended to the inputs as labels are: the
+graph would depend on their unit.
 """
 
 from typing import Literal
@@ -49,13 +50,18 @@ def fedora(
     released = variant == "released"
 
     def hello(task: Task) -> Named:
-        return {"subspace": torch.stack([subspace(x, y, task.classes) for x, y in task.data()])}
+        return {"subspace": torch.stack([subspace(x, appended(y, task)) for x, y in task.data()])}
 
-    def subspace(x: Tensor, y: Tensor, classes: int) -> Tensor:
+    def appended(y: Tensor, task: Task) -> Tensor:
+        """What is appended to the inputs, (n, columns)."""
+        if not released or task.target_kind == "quantity":
+            return y.new_empty(len(y), 0)
+        return one_hot(y, task.classes) if task.target_kind == "class" else y
+
+    def subspace(x: Tensor, labels: Tensor) -> Tensor:
         # A client with NaN among its inputs is left out of every round; its greeting must not stop the others.
         samples = x.flatten(1).nan_to_num(0.0, 0.0, 0.0)
-        if released:
-            samples = torch.cat([samples, one_hot(y, classes).to(samples)], 1)
+        samples = torch.cat([samples, labels.to(samples)], 1)
         right: Tensor = torch.linalg.svd(samples, full_matrices=False).Vh
         return right[:rank].T  # (d_in, p)
 

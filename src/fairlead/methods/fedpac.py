@@ -42,7 +42,7 @@ def fedpac(*, pull: float = 1.0, head_lr: float = 0.1, head_epochs: int = 1) -> 
         }
 
     def client(state: Named, message: Named, task: Task) -> tuple[Named, Named]:
-        body, head, criterion = task.layout.body, task.layout.head, task.training.criterion
+        body, head, criterion = task.layout.body, task.layout.head, task.criterion
 
         def values(module: nn.Module, batch: Batch, given: Named) -> Tensor:
             assert isinstance(module, Cut)
@@ -84,7 +84,7 @@ def fedpac(*, pull: float = 1.0, head_lr: float = 0.1, head_epochs: int = 1) -> 
         keep = Server(no_state, lambda state, rows, cohort: (state, rows))
         return chain(collaboration(), per_name(w=averaging(average), head=keep, prototypes=keep, known=keep))
 
-    return Method(init, client, personal, server, average=mean(), wrap=cut)
+    return Method(init, client, personal, server, average=mean(), wrap=cut, needs_classes=True)
 
 
 def cut(module: nn.Module) -> Cut:

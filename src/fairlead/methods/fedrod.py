@@ -50,7 +50,7 @@ def fedrod(*, balance: float = 1.0) -> Method:
         return {"own": params[:, own.columns]}, {"w": params[:, shared.columns]}
 
     def client(state: Named, message: Named, task: Task) -> tuple[Named, Named]:
-        criterion = task.training.criterion
+        criterion = task.criterion
 
         def loss(module: nn.Module, batch: Batch, given: Named) -> Tensor:
             assert isinstance(module, TwoHeads)
@@ -67,7 +67,7 @@ def fedrod(*, balance: float = 1.0) -> Method:
         own, shared = parts(task.layout)
         return task.layout.join((shared, message["w"]), (own, state["own"]))
 
-    return Method(init, client, personal, server=averaging, average=mean(), wrap=TwoHeads)
+    return Method(init, client, personal, server=averaging, average=mean(), wrap=TwoHeads, needs_classes=True)
 
 
 def parts(layout: Layout) -> tuple[Part, Part]:

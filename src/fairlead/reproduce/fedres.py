@@ -97,7 +97,7 @@ def lower(text: str, row: str, other: str, columns: list[str], slack: float = 0.
 
 def run_synthetic1(method: str, steps: int, rounds: int, seed: int) -> Result:
     """Average loss by round; both clients have one sample, so a step is the exact gradient."""
-    x, y, starts = torch.tensor([[1.0, 10.0], [0.0, -10.0]]), torch.zeros(2), torch.tensor([0, 1, 2])
+    x, y, starts = torch.tensor([[1.0, 10.0], [0.0, -10.0]]), torch.zeros(2, 2), torch.tensor([0, 1, 2])
     split = Split(x, y, starts)
     methods = {
         GLOBAL: fedavg(),
@@ -106,7 +106,7 @@ def run_synthetic1(method: str, steps: int, rounds: int, seed: int) -> Result:
         CONTROLLED: fedres(local=lambda _: Own(), control=True),
     }
     training = Training(lr=RATE, steps=steps, batch_size=1, criterion=two_losses)
-    return losses(methods[method], Federation(split, split, split, ("loss",)), Shared(), training, rounds, seed, "loop")
+    return losses(methods[method], Federation(split, split, split, ()), Shared(), training, rounds, seed, "loop")
 
 
 def losses(
