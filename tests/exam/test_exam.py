@@ -10,7 +10,6 @@ from exam_runs import (
     Case,
     broken,
     federation,
-    loop_of_rounds,
     poisoned,
     run,
     same,
@@ -20,6 +19,7 @@ from exam_runs import (
 from fairlead.catalogue import about
 from fairlead.core import EngineError
 from fairlead.methods import METHODS
+from fairlead.rounds import draw
 
 COMPOSED = ("fedavg+ft", "fedrep+confree", "fedavg+median", "scaffold+confree")
 CLIENTS = range(len(SIZES))
@@ -46,7 +46,7 @@ def fedavg():
 
 
 def test_cohorts_are_what_the_exam_assumes():
-    ids = [loop_of_rounds.draw(0.5, len(SIZES), SEED, t).tolist() for t in range(1, ROUNDS + 1)]
+    ids = [draw(0.5, len(SIZES), SEED, t).tolist() for t in range(1, ROUNDS + 1)]
     assert LATE in ids[-1]
     assert LATE not in ids[0] + ids[1]
     assert NEVER not in ids[0] + ids[1] + ids[2]
