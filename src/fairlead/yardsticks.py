@@ -1,0 +1,196 @@
+"""What an owner would do alone with standard tools: the most common answer, a linear model, boosted trees.
+
+LOCAL is the network of the comparison, trained alone. A table's owner has simpler and often better ways: these. Each is
+fitted for every client on its own rows and no others. Its settings are chosen on the client's validation rows; then it
+is fitted again on train and validation rows together, and gives its answers for the test rows.
+
+name       classes                         quantities
+majority   the client's class shares       the client's mean
+linear     logistic regression             ridge regression
+trees      gradient-boosted trees          gradient-boosted trees
+
+Several labels are fitted one by one. Cost: seconds for a few thousand rows.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import LogisticRegression, Ridge
+from threadpoolctl import threadpool_limits
+from torch import Tensor
+
+from fairlead.core.types import Federation, Split
+
+Rows = NDArray[np.float64]
+
+TITLES = {
+    "classes": {"majority": "most common class", "linear": "logistic regression", "trees": "boosted trees"},
+    "quantity": {"majority": "mean of the train rows", "linear": "ridge regression", "trees": "boosted trees"},
+}
+PENALTIES = (0.01, 0.1, 1.0, 10.0)  # of the linear model, per row
+LEAVES = (4, 15)  # of a tree
+SMALL = 500  # rows: below, trees are grown on coarser bins and in fewer steps
+FLOOR = 1e-6  # the least probability: a class that the client never saw is unlikely, not impossible
+
+
+@dataclass(frozen=True)
+class Yardstick:
+    """One standard tool, fitted by every client alone; outputs are logarithms of probabilities, or quantities."""
+
+    name: str
+    title: str
+    validation: list[Tensor]  # by client, (n, K): fitted on train rows alone
+    test: list[Tensor]  # by client, (n, K): fitted on train and validation rows
+    settings: list[str]  # what each client chose
+
+
+def yardsticks(federation: Federation, whole: Federation) -> list[Yardstick]:
+    """Fit every yardstick. In `whole` the validation rows of `federation` have joined the train rows.
+
+    Samples that are not plain features, images say, are measured against the most common answer alone.
+    """
+    plain = federation.train.x.dim() == 2 and federation.train.x.is_floating_point()
+    titles = TITLES["classes" if federation.classes else "quantity"]
+    return [_yardstick(name, titles[name], federation, whole) for name in (titles if plain else ("majority",))]
+
+
+def pooled(federation: Federation) -> Federation:
+    """All clients' rows in one place: a federation of one client, its rows in the same order."""
+
+    def together(split: Split) -> Split:
+        return replace(split, starts=torch.tensor([0, len(split.y)]))
+
+    parts = (together(s) for s in (federation.train, federation.validation, federation.test))
+    train, validation, test = parts
+    return replace(federation, train=train, validation=validation, test=test, names=("all",))
+
+
+def _yardstick(name: str, title: str, federation: Federation, whole: Federation) -> Yardstick:
+    found = [_alone(name, federation, whole, k) for k in range(federation.clients)]
+    validation, test, settings = (list(column) for column in zip(*found, strict=True))
+    return Yardstick(name, title, validation, test, settings)
+
+
+def _alone(name: str, federation: Federation, whole: Federation, client: int) -> tuple[Tensor, Tensor, str]:
+    """One client's outputs on its validation and test rows, and the settings it chose."""
+    (x, y), (vx, vy) = (_numbers(s, client) for s in (federation.train, federation.validation))
+    (wx, wy), (tx, _) = (_numbers(s, client) for s in (whole.train, whole.test))
+    classes = len(federation.classes)
+    if classes == 0 or y.ndim == 1:
+        validation, test, words = _one(name, classes, (x, y), (vx, vy), (wx, wy), tx)
+    else:  # several labels, each of them yes or no: its log-odds, as a network gives them
+        each = [_one(name, 2, (x, y[:, j]), (vx, vy[:, j]), (wx, wy[:, j]), tx) for j in range(y.shape[1])]
+        validation = np.stack([one[0][:, 1] - one[0][:, 0] for one in each], 1)
+        test = np.stack([one[1][:, 1] - one[1][:, 0] for one in each], 1)
+        words = "; ".join(dict.fromkeys(one[2] for one in each))
+    made = (torch.from_numpy(o).to(torch.get_default_dtype()) for o in (validation, test))
+    return next(made), next(made), words
+
+
+def _one(
+    name: str, classes: int, train: tuple[Rows, Rows], check: tuple[Rows, Rows], whole: tuple[Rows, Rows], test: Rows
+) -> tuple[Rows, Rows, str]:
+    """Choose on the `check` rows, fit again on the whole, answer for the test rows."""
+    tried = [(_loss(classes, check[1], answers), s, answers) for s, answers in _tried(name, classes, train, check[0])]
+    _, settings, answers = min(tried, key=lambda one: one[0])  # the first of several that are as good
+    words = ", ".join(f"{key} {value:g}" for key, value in settings.items())
+    return answers, _fit(name, classes, *whole, **settings).predict(test), words
+
+
+def _tried(name: str, classes: int, train: tuple[Rows, Rows], x: Rows) -> Iterator[tuple[dict[str, Any], Rows]]:
+    """The settings that are tried, and the answers of each for the rows x."""
+    if name == "majority":
+        yield {}, _fit(name, classes, *train).predict(x)
+    elif name == "linear":
+        for penalty in PENALTIES:
+            yield {"penalty": penalty}, _fit(name, classes, *train, penalty=penalty).predict(x)
+    else:
+        most = 50 if len(train[1]) < SMALL else 200
+        for leaves in LEAVES:
+            stages = _fit(name, classes, *train, leaves=leaves, trees=most).stages(x)
+            for trees in (most // 5, most // 2, most):
+                yield {"trees": trees, "leaves": leaves}, stages[min(trees, len(stages)) - 1]
+
+
+@dataclass(frozen=True)
+class _Fitted:
+    """A fitted tool. Without a model (one class only, say) it answers the same for every row."""
+
+    same: Rows  # (K,) log-probabilities, or (1,) the mean
+    model: Any = None
+    kinds: NDArray[np.int64] | None = None  # the classes the model knows; None for quantities
+
+    def predict(self, x: Rows) -> Rows:
+        """Log-probabilities (n, K), or quantities (n, 1)."""
+        if self.model is None or not len(x):
+            return np.tile(self.same, (len(x), 1))
+        return self._answers(self.model.predict(x) if self.kinds is None else self.model.predict_proba(x))
+
+    def stages(self, x: Rows) -> list[Rows]:
+        """The answers of the first tree, the first two, and so on."""
+        if self.model is None or not len(x):
+            return [self.predict(x)]
+        staged = self.model.staged_predict if self.kinds is None else self.model.staged_predict_proba
+        return [self._answers(raw) for raw in staged(x)]
+
+    def _answers(self, raw: Rows) -> Rows:
+        if self.kinds is None:
+            return raw[:, None]
+        shares = np.full((len(raw), len(self.same)), FLOOR)
+        shares[:, self.kinds] = np.maximum(raw, FLOOR)
+        return np.asarray(np.log(shares / shares.sum(1, keepdims=True)))
+
+
+def _fit(name: str, classes: int, x: Rows, y: Rows, **settings: Any) -> _Fitted:
+    """The tool, fitted to these rows."""
+    kinds: NDArray[np.int64] | None = None
+    target: NDArray[Any] = y
+    if classes:
+        found = y.astype(np.int64)
+        same = np.log((np.bincount(found, minlength=classes) + 1) / (len(y) + classes))
+        kinds, target = np.unique(found, return_inverse=True)
+        simple = name == "majority" or len(kinds) < 2
+    else:
+        same = np.array([y.mean() if len(y) else 0.0])
+        simple = name == "majority" or len(y) < 2
+    if simple:
+        return _Fitted(same)
+    model = _model(name, len(y), classes=classes > 0, **settings)
+    with warnings.catch_warnings(), threadpool_limits(1 if len(y) < 10 * SMALL else None):
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        model.fit(x, target)
+    return _Fitted(same, model, kinds)
+
+
+def _model(name: str, n: int, *, classes: bool, penalty: float = 1.0, leaves: int = 4, trees: int = 50) -> Any:
+    if name == "linear":
+        return LogisticRegression(C=1 / penalty, max_iter=300) if classes else Ridge(alpha=10 * penalty)
+    # A split looks at half of the columns, which is quicker and seldom worse.
+    common = {"max_iter": trees, "max_leaf_nodes": leaves, "max_features": 0.5, "random_state": 0}
+    common |= {"learning_rate": 0.2, "min_samples_leaf": 3, "max_bins": 32} if n < SMALL else {"min_samples_leaf": 10}
+    boosted: Any = HistGradientBoostingClassifier if classes else HistGradientBoostingRegressor
+    return boosted(early_stopping=False, **common)
+
+
+def _numbers(split: Split, client: int) -> tuple[Rows, Rows]:
+    x, y = split.client(client)
+    x = x if x.dim() == 2 else x.flatten(1)[:, :0]  # nothing looks at an image here
+    return x.to(torch.float64).numpy(), y.to(torch.float64).numpy()
+
+
+def _loss(classes: int, y: Rows, answers: Rows) -> float:
+    """Mean log loss or squared error; without rows nothing tells the settings apart."""
+    if not len(y):
+        return 0.0
+    if not classes:
+        return float(np.square(answers[:, 0] - y).mean())
+    return float(-answers[np.arange(len(y)), y.astype(np.int64)].mean())
