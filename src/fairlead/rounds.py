@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from fairlead.core import (
     Cohort,
-    FairleadError,
+    DivergedError,
     Federation,
     Layout,
     Method,
@@ -116,7 +116,7 @@ def federate(
                 logger.warning("round %d: left out clients %s, whose update is not finite; lower lr?", t, dropped)
                 ids, states, replies = ids[sound], rows_of(states, sound), rows_of(replies, sound)
             if len(ids) == 0:
-                raise FairleadError(f"round {t}: every client's update is NaN or infinite; try a smaller lr")
+                raise DivergedError(f"round {t}: every client's update is NaN or infinite; try a smaller lr")
             sizes = federation.train.sizes[ids].to(torch.get_default_dtype())
             cohort = Cohort(ids, sizes / sizes.sum(), clients, t, plan.seed, tensors)
             snapshot.states.put(ids, states)

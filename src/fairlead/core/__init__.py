@@ -2,7 +2,16 @@
 
 from fairlead.core.batches import Batch
 from fairlead.core.cut import Cut
-from fairlead.core.errors import DataError, EngineError, FairleadError, InputError, RunError, nearest, require
+from fairlead.core.errors import (
+    DataError,
+    DivergedError,
+    EngineError,
+    FairleadError,
+    InputError,
+    RunError,
+    nearest,
+    require,
+)
 from fairlead.core.layout import Layout, Part
 from fairlead.core.network import Loss, MeanLoss, Network
 from fairlead.core.plan import Plan
@@ -16,6 +25,7 @@ __all__ = [
     "Cohort",
     "Cut",
     "DataError",
+    "DivergedError",
     "EngineError",
     "FairleadError",
     "Federation",

@@ -3,6 +3,7 @@
 FairleadError
 ├── InputError      what the caller gave cannot work: an unknown name, a value out of range, data that does not fit
 ├── DataError       a data set is missing or unreadable
+├── DivergedError   every client's update was NaN or infinite: the step size is too large
 ├── EngineError     this engine cannot run this model; the message names one that can
 └── RunError        a run folder is damaged or belongs to other settings
 
@@ -24,6 +25,10 @@ class InputError(FairleadError, ValueError):
 
 class DataError(FairleadError):
     """A data set is missing or unreadable."""
+
+
+class DivergedError(FairleadError):
+    """Training ended in numbers that are not finite."""
 
 
 class EngineError(FairleadError):

@@ -1,0 +1,130 @@
+"""How hard every method is tried, LOCAL included: the step size from a small grid, then rounds until nothing improves.
+
+A method that was trained too little loses to one that was trained enough, whatever it is worth. So every method gets
+the same effort: each step size of the grid trains for a few rounds; the best on validation rows goes on until the
+validation loss stops falling, or to a cap. A best step size at the end of the grid is not trusted: the grid grows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from fairlead.core.errors import DivergedError, InputError, nearest
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How many step sizes are tried, and how long."""
+
+    rates: tuple[float, ...]  # step sizes that are tried first, ascending
+    further: int  # step sizes that may be tried beyond the ends of the grid
+    trial: int  # rounds that every step size gets
+    rounds: int  # at most, for the best one
+    patience: int  # evaluations without improvement that end the training
+    every: int  # rounds between evaluations
+    repeats: int  # trainings of the final model, which differ in their seed alone
+
+    @property
+    def about(self) -> str:
+        """The effort in words."""
+        rates = ", ".join(f"{r:g}" for r in self.rates)
+        return (
+            f"step sizes {rates} for {self.trial} rounds each, the best one until {self.patience * self.every} rounds "
+            f"bring no improvement on validation rows, {self.rounds} rounds at most"
+        )
+
+
+EFFORTS = {
+    "quick": Effort((0.03, 0.1), 1, 10, 60, 3, 5, 1),
+    "standard": Effort((0.01, 0.03, 0.1), 2, 20, 200, 5, 5, 1),
+    "thorough": Effort((0.01, 0.03, 0.1), 4, 60, 1000, 10, 5, 3),
+}
+STEP = 3.0  # factor between neighbouring step sizes beyond the grid
+STILL = 0.01  # a loss that fell by this share over the last evaluations was still falling
+
+
+def effort(name: str) -> Effort:
+    """The effort of that name."""
+    if name not in EFFORTS:
+        raise InputError(f"effort '{name}' is unknown; {nearest(name, EFFORTS)}")
+    return EFFORTS[name]
+
+
+class Curve(NamedTuple):
+    """The mean validation loss by round, as far as a training went."""
+
+    rounds: list[int]
+    losses: list[float]
+    stopped: bool  # because nothing improved any more
+
+    @property
+    def best(self) -> int:
+        """The position of the lowest loss; the first, where several are as low."""
+        return min(range(len(self.losses)), key=lambda i: (self._at(i), i))
+
+    @property
+    def loss(self) -> float:
+        """The lowest loss; infinite where there is none."""
+        return self._at(self.best) if self.losses else math.inf
+
+    def _at(self, i: int) -> float:
+        return self.losses[i] if math.isfinite(self.losses[i]) else math.inf
+
+    def improving(self, patience: int) -> bool:
+        """Whether the loss was still falling when the training ended at its cap."""
+        before = [self._at(i) for i in range(len(self.losses))][:-patience]
+        return not self.stopped and bool(before) and self.loss < (1 - STILL) * min(before)
+
+
+class Choice(NamedTuple):
+    """What the search found for one method."""
+
+    lr: float
+    round: int  # with the lowest validation loss
+    loss: float  # there
+    tried: dict[float, float]  # the lowest validation loss of every step size; infinite where training diverged
+    trained: int  # rounds over all step sizes: the effort that was spent
+    improving: bool  # still falling at the last round
+
+
+Train = Callable[[float, int], Curve]  # step size, rounds -> validation losses; goes on where it was left
+
+
+def search(train: Train, effort: Effort) -> Choice:
+    """The step size and the number of rounds with the lowest validation loss, found with this effort.
+
+    >>> def train(lr, rounds):  # the best step size is 0.3, and 30 rounds are enough
+    ...     steps = list(range(5, rounds + 1, 5))
+    ...     return Curve(steps, [abs(math.log10(lr / 0.3)) + max(30 - r, 0) / 30 for r in steps], stopped=rounds > 50)
+    >>> found = search(train, EFFORTS["standard"])
+    >>> round(found.lr, 3), found.round, found.improving
+    (0.3, 30, False)
+    """
+    curves = {lr: attempt(train, lr, effort.trial) for lr in effort.rates}
+    for _ in range(effort.further):
+        ends, best = (min(curves), max(curves)), min(curves, key=lambda lr: curves[lr].loss)
+        if best not in ends:
+            break
+        beyond = best / STEP if best == ends[0] else best * STEP
+        curves[beyond] = attempt(train, beyond, effort.trial)
+    best = min(curves, key=lambda lr: curves[lr].loss)
+    if math.isinf(curves[best].loss):
+        raise DivergedError(f"training diverged at every step size ({', '.join(f'{r:g}' for r in sorted(curves))})")
+    trained = effort.trial * (len(curves) - 1)
+    curve = attempt(train, best, effort.rounds)
+    if math.isinf(curve.loss):  # it diverged later on: what the trial found still stands
+        curve = curves[best]
+    tried = {lr: curves[lr].loss for lr in sorted(curves)} | {best: curve.loss}
+    spent = trained + curve.rounds[-1]
+    return Choice(best, curve.rounds[curve.best], curve.loss, tried, spent, curve.improving(effort.patience))
+
+
+def attempt(train: Train, lr: float, rounds: int) -> Curve:
+    """A training that may diverge, which is a result too: an infinite loss."""
+    try:
+        return train(lr, rounds)
+    except DivergedError:
+        return Curve([rounds], [math.inf], stopped=False)
