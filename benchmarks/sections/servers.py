@@ -15,8 +15,7 @@ from fairlead.core import Cohort, Named, Server
 from fairlead.core.machine import blank, by_columns, cores, recycling, threads
 from fairlead.methods import METHODS
 from fairlead.methods.fedfomo import mixture
-from fairlead.rounds import assemble
-from fairlead.servers import confree, propagation
+from fairlead.servers import confree, mean, propagation
 
 PARAMETERS = 878_538  # of the CNN
 
@@ -119,5 +118,5 @@ def steps(m: int, d: int, single: float, double: float) -> Iterator[tuple[str, S
     yield "confree", confree(), None, gram, lambda x: x @ x.T
     greetings = {"alike": alike + alike.T}
     yield "propagation", propagation(lambda hello: hello["alike"]), greetings, mix, lambda x: alike @ x
-    yield "fedamp", assemble(METHODS["fedamp"](), None), {}, gram + mix, lambda x: (x @ x.T, alike @ x)
-    yield "fedu", assemble(METHODS["fedu"](), None), {}, mix, lambda x: alike @ x
+    yield "fedamp", METHODS["fedamp"]().server(mean()), {}, gram + mix, lambda x: (x @ x.T, alike @ x)
+    yield "fedu", METHODS["fedu"]().server(mean()), {}, mix, lambda x: alike @ x

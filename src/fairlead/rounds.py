@@ -33,6 +33,7 @@ from fairlead.core.machine import by_columns, recycling, threads
 from fairlead.core.task import SplitName
 from fairlead.engines import Engine, Pool
 from fairlead.engines.pool import Work
+from fairlead.servers import parameters_only, with_parts
 
 logger = logging.getLogger(__name__)
 
@@ -98,7 +99,7 @@ def federate(
     module = wrapped(method, module, plan.seed)
     layout = Layout(module)
     check_models(plan.select, clients, layout.size)
-    server, tensors = assemble(method, average), tensors_of(method, layout)
+    server = assemble(method, average, layout)
     with engine.start(module, layout, federation, training, plan.seed) as pool, recycling():
         greeting_bytes = 0
         if snapshot is None:
@@ -118,7 +119,7 @@ def federate(
             if len(ids) == 0:
                 raise DivergedError(f"round {t}: every client's update is NaN or infinite; try a smaller lr")
             sizes = federation.train.sizes[ids].to(torch.get_default_dtype())
-            cohort = Cohort(ids, sizes / sizes.sum(), clients, t, plan.seed, tensors)
+            cohort = Cohort(ids, sizes / sizes.sum(), clients, t, plan.seed)
             snapshot.states.put(ids, states)
             snapshot.server, snapshot.message = server.update(snapshot.server, replies, cohort)
             seconds = time.perf_counter() - began
@@ -151,28 +152,13 @@ def wrapped(method: Method, module: nn.Module, seed: int) -> nn.Module:
         return method.wrap(module)
 
 
-def assemble(method: Method, average: Server | None) -> Server:
+def assemble(method: Method, average: Server | None, layout: Layout) -> Server:
     """The method's server, around its own averaging stage or another."""
     if method.average is None:
         require(average is None, "this method averages nothing, so there is no stage to replace")
         return method.server(Server(lambda m, h, n: ({}, m), lambda s, r, c: (s, r)))
-    return method.server(average or method.average)
-
-
-def tensors_of(method: Method, layout: Layout) -> dict[str, list[int]]:
-    """The sizes of the model's tensors, or parts of them, in each entry of a message that is made of them.
-
-    Asked of the method itself: it is given the columns' numbers for a model, and shows where it puts them.
-    """
-    _, message = method.init(torch.arange(layout.size, dtype=torch.float64)[None], layout)
-    ends = torch.tensor([slot.stop for slot in layout.slots.values()])
-    found: dict[str, list[int]] = {}
-    for name, x in message.items():
-        columns = x.flatten().long()
-        if torch.equal(columns.to(x), x.flatten()) and bool(((columns >= 0) & (columns < layout.size)).all()):
-            owner = torch.searchsorted(ends, columns, right=True)
-            found[name] = owner.unique_consecutive(return_counts=True)[1].tolist()  # type: ignore[no-untyped-call]
-    return found
+    parts = method.averaged(layout)
+    return with_parts(method.server(parameters_only(average or method.average, parts)), parts)
 
 
 def begin(

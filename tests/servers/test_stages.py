@@ -4,8 +4,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
 
 from fairlead.core.errors import InputError
+from fairlead.core.layout import Layout
 from fairlead.core.seeds import draw_key
 from fairlead.core.types import Cohort
 from fairlead.functional import confree as confree_rows
@@ -100,9 +102,17 @@ def test_confree_takes_entries_apart():
     torch.testing.assert_close(out["b"][0], confree_rows(rows[:, 2:], 0.3))
 
 
+class Scale(nn.Module):
+    """One tensor of so many numbers."""
+
+    def __init__(self, size):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(size))
+
+
 def test_released_confree_takes_the_tensors_of_an_entry_apart():
     rows = torch.randn(4, 6, generator=torch.Generator().manual_seed(0))
-    who = cohort(1, 1, 1, 97)._replace(tensors={"w": [2, 4]})
+    who = cohort(1, 1, 1, 97)._replace(parts={"w": Layout(nn.Sequential(Scale(2), Scale(4))).everything})
     out = confree(c=0.3, variant="released").update({}, {"w": rows}, who)[1]["w"][0]
     seed = draw_key(who.seed, "confree", who.round)
     torch.testing.assert_close(out, confree_rows(rows, 0.3, "released", blocks=[2, 4], seed=seed))

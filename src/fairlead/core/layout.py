@@ -31,11 +31,15 @@ class Slot:
 class Part:
     """Some of a vector's columns: `rows[:, part.columns]` reads or writes them.
 
-    `names` are the trainable parameters among them, which is what `Task.descend(only=...)` moves.
+    `names` are the trainable parameters among them, which is what `Task.descend(only=...)` moves. As in the vector,
+    parameters come first: `sizes` has the number of columns of each by name, `trainable` is their sum, and the columns
+    after these are buffers.
     """
 
     def __init__(self, slots: list[Slot], trainable: int) -> None:
-        self.names = tuple(s.name for s in slots if s.start < trainable)
+        self.sizes = {s.name: s.stop - s.start for s in slots if s.start < trainable}
+        self.names = tuple(self.sizes)
+        self.trainable = sum(self.sizes.values())
         self.size = sum(s.stop - s.start for s in slots)
         touching = all(a.stop == b.start for a, b in pairwise(slots))
         # A slice where possible: it reads as a view, where an index would copy.
@@ -66,6 +70,8 @@ class Layout:
             if buffer.is_floating_point():
                 self._add(name, buffer)
         self.parameter_names = tuple(n for n, s in self.slots.items() if s.start < self.trainable)
+        #: The whole vector as a part.
+        self.everything = self.rest()
         owners = dict.fromkeys(_owner(n) for n in self.parameter_names)
         #: One part per module that owns parameters, in order: what papers call the layers.
         self.layers: dict[str, Part] = {o: self._owned({o}) for o in owners}

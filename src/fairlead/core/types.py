@@ -7,7 +7,7 @@ for everybody has one row and broadcasts; a number per client has shape (C, 1).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -18,7 +18,7 @@ from fairlead.core.errors import require
 from fairlead.core.targets import TargetKind
 
 if TYPE_CHECKING:
-    from fairlead.core.layout import Layout
+    from fairlead.core.layout import Layout, Part
     from fairlead.core.task import Task
 
 Named = dict[str, Tensor]
@@ -32,7 +32,7 @@ class Cohort(NamedTuple):
     clients: int  # N
     round: int
     seed: int  # the run's; a stage that draws derives its stream from (seed, round)
-    tensors: Mapping[str, Sequence[int]] = {}  # sizes of the model's tensors in each entry of a message, in order
+    parts: Mapping[str, Part] = {}  # the part of the model that an averaged entry is made of
 
 
 class Server(NamedTuple):
@@ -49,8 +49,9 @@ class Method(NamedTuple):
     """A federated method: what a client does, what it deploys, and the server it was published with.
 
     `server` is a function of the stage that averages, so that any other aggregation can take its place; a method that
-    averages nothing sets `average` to None. `wrap` turns the user's module into the one the method trains (two heads,
-    a residual pair), so a deployed model is always one vector of one module. `newcomer` is `personal` for a client that
+    averages nothing sets `average` to None. `averaged` names the entries of a reply which that stage takes, and the
+    part of the model that each is made of. `wrap` turns the user's module into the one the method trains (two heads, a
+    residual pair), so a deployed model is always one vector of one module. `newcomer` is `personal` for a client that
     never took part; left out, it is `personal` itself on the first state. A newcomer fine-tunes what it is given; where
     there is a `join` it takes part in that server's rounds instead. `picks` names entries of a message that lie ready
     at the server, (1, R, ...), and for each the entry that lists which of these rows a client is sent, (N, M).
@@ -62,6 +63,7 @@ class Method(NamedTuple):
     personal: Callable[[Named, Named, Task], Tensor]  # states, messages, data -> (C, D) models to deploy
     server: Callable[[Server], Server]  # the stage that averages -> the whole server
     average: Server | None
+    averaged: Callable[[Layout], Mapping[str, Part]] = lambda layout: {"w": layout.everything}
     hello: Callable[[Task], Named] | None = None  # what every client sends once, before the first round
     wrap: Callable[[nn.Module], nn.Module] | None = None
     newcomer: Callable[[Named, Named, Task], Tensor] | None = None  # what one that never took part starts from

@@ -92,7 +92,9 @@ def fedcp(*, pull: float = 5.0) -> Method:
     def server(average: Server) -> Server:
         return per_name(w=averaging(average), head=averaging(mean()), gate=averaging(mean()))
 
-    return Method(init, client, personal, server, average=mean(), wrap=Gated)
+    return Method(
+        init, client, personal, server, average=mean(), averaged=lambda layout: {"w": layout.part("body")}, wrap=Gated
+    )
 
 
 def mmd(a: Tensor, b: Tensor, weight: Tensor | None = None) -> Tensor:

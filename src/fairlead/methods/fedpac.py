@@ -84,7 +84,16 @@ def fedpac(*, pull: float = 1.0, head_lr: float = 0.1, head_epochs: int = 1) -> 
         keep = Server(no_state, lambda state, rows, cohort: (state, rows))
         return chain(collaboration(), per_name(w=averaging(average), head=keep, prototypes=keep, known=keep))
 
-    return Method(init, client, personal, server, average=mean(), wrap=cut, needs_classes=True)
+    return Method(
+        init,
+        client,
+        personal,
+        server,
+        average=mean(),
+        averaged=lambda layout: {"w": layout.body},
+        wrap=cut,
+        needs_classes=True,
+    )
 
 
 def cut(module: nn.Module) -> Cut:

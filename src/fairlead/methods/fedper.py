@@ -33,4 +33,6 @@ def fedper(*, layers: int | None = None) -> Method:
         base, top = task.layout.cut(layers)
         return task.layout.join((base, message["w"]), (top, state["top"]))
 
-    return Method(init, client, personal, server=averaging, average=mean())
+    return Method(
+        init, client, personal, server=averaging, average=mean(), averaged=lambda layout: {"w": layout.cut(layers)[0]}
+    )

@@ -34,4 +34,4 @@ def fedrep(*, head_epochs: int | None = None, body_epochs: int = 1) -> Method:
     def personal(state: Named, message: Named, task: Task) -> Tensor:
         return task.layout.join((task.layout.body, message["w"]), (task.layout.head, state["head"]))
 
-    return Method(init, client, personal, server=averaging, average=mean())
+    return Method(init, client, personal, server=averaging, average=mean(), averaged=lambda layout: {"w": layout.body})

@@ -91,7 +91,9 @@ def fedres(
         w = averaging(average)
         return per_name(w=w, c=chain(over_everybody(), step())) if control else w
 
-    return Method(init, client, personal, server, average=uniform(), wrap=wrap)
+    return Method(
+        init, client, personal, server, average=uniform(), averaged=lambda layout: {"w": parts(layout)[0]}, wrap=wrap
+    )
 
 
 def parts(layout: Layout) -> tuple[Part, Part]:

@@ -67,7 +67,16 @@ def fedrod(*, balance: float = 1.0) -> Method:
         own, shared = parts(task.layout)
         return task.layout.join((shared, message["w"]), (own, state["own"]))
 
-    return Method(init, client, personal, server=averaging, average=mean(), wrap=TwoHeads, needs_classes=True)
+    return Method(
+        init,
+        client,
+        personal,
+        server=averaging,
+        average=mean(),
+        averaged=lambda layout: {"w": parts(layout)[1]},
+        wrap=TwoHeads,
+        needs_classes=True,
+    )
 
 
 def parts(layout: Layout) -> tuple[Part, Part]:

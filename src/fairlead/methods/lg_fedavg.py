@@ -34,4 +34,6 @@ def lg_fedavg(*, layers: int | None = None) -> Method:
         body, top = task.layout.cut(layers)
         return task.layout.join((body, state["body"]), (top, message["w"]))
 
-    return Method(init, client, personal, server=averaging, average=mean())
+    return Method(
+        init, client, personal, server=averaging, average=mean(), averaged=lambda layout: {"w": layout.cut(layers)[1]}
+    )

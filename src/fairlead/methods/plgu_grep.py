@@ -52,4 +52,6 @@ def plgu_grep(*, rho: float = 0.05, head_epochs: int | None = None, body_epochs:
     def personal(state: Named, message: Named, task: Task) -> Tensor:
         return task.layout.join((task.layout.body, message["w"]), (task.layout.head, state["head"]))
 
-    return Method(init, client, personal, server=averaging, average=uniform())
+    return Method(
+        init, client, personal, server=averaging, average=uniform(), averaged=lambda layout: {"w": layout.body}
+    )

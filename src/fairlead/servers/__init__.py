@@ -11,6 +11,7 @@ from fairlead.servers.compose import chain, no_state, per_name, reduce
 from fairlead.servers.confree import confree
 from fairlead.servers.mean import mean, scaled, uniform
 from fairlead.servers.mixing import mixing
+from fairlead.servers.parameters import parameters_only, with_parts
 from fairlead.servers.propagation import propagation
 from fairlead.servers.robust import cagrad, clip, krum, median, pcgrad, trimmed
 from fairlead.servers.step import step
@@ -51,6 +52,7 @@ __all__ = [
     "mixing",
     "no_state",
     "over_everybody",
+    "parameters_only",
     "pcgrad",
     "per_name",
     "propagation",
@@ -61,5 +63,6 @@ __all__ = [
     "step",
     "trimmed",
     "uniform",
+    "with_parts",
     "within",
 ]

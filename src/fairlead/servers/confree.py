@@ -27,7 +27,8 @@ def confree(*, c: float = 0.5, variant: str = "paper") -> Server:
     def rule(name: str, rows: Tensor, cohort: Cohort) -> Tensor:
         if variant != "length":
             seed = draw_key(cohort.seed, "confree", cohort.round)
-            return functional.confree(rows, c, variant, blocks=cohort.tensors.get(name), seed=seed)
+            blocks = [*cohort.parts[name].sizes.values()] if name in cohort.parts else None
+            return functional.confree(rows, c, variant, blocks=blocks, seed=seed)
         mean = rows.mean(0)
         factor: Tensor = functional.confree(rows, c).norm() / mean.norm()
         return mean * factor.nan_to_num(0.0, 0.0, 0.0)
