@@ -36,10 +36,8 @@ def figure(rows: list[dict[str, Any]]) -> alt.HConcatChart:
     )
 
 
-def draw(rows: list[dict[str, Any]], folder: Path) -> list[Path]:
-    """The figure as PNG and SVG."""
-    chart = figure(rows)
-    paths = [folder / "growth.png", folder / "growth.svg"]
-    chart.save(str(paths[0]), format="png", scale_factor=2)
-    chart.save(str(paths[1]), format="svg")
-    return paths
+def draw(rows: list[dict[str, Any]], folder: Path) -> Path:
+    """Write the figure as SVG."""
+    path = folder / "growth.svg"
+    figure(rows).save(str(path), format="svg")
+    return path

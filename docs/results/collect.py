@@ -13,13 +13,13 @@ import shutil
 from pathlib import Path
 
 HERE = Path(__file__).parent
-# Where the data lay is nobody's business but the machine's.
+# The folder where the data lay belongs to one machine; the page does not show it.
 PLACE = re.compile(r"(no \S+/train-\*\.parquet) in [^\"\n]*?(?=[\"\n]|$)")
 INTRODUCTION = """# Published tables, run again
 
 Each folder holds one table or figure of the four papers: `table.md` (the paper's value, ours, the difference, and what
-became of each claim), `numbers.json` and `numbers.csv` (the same as data), `table.tex`, and a figure as SVG and PNG:
-the paper's where it has one, else its numbers beside ours. All of it is written by `fairlead reproduce NAME`, with
+became of each claim), `numbers.json` and `numbers.csv` (the same as data), `table.tex`, and a figure as SVG: the
+paper's where it has one, else its numbers beside ours. All of it is written by `fairlead reproduce NAME`, with
 `--jobs N` on N cells at a time; the command and the commit stand in `numbers.json`. `python docs/results/collect.py`
 writes this page from them.
 
@@ -34,9 +34,7 @@ def take(out: Path, commit: str, name: str, budget: str, part: str | None) -> No
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir()
     for path in sorted(source.iterdir()):
-        if path.suffix == ".png":
-            shutil.copy(path, target / path.name)
-        else:
+        if path.suffix != ".png":  # the SVG is the same figure
             (target / path.name).write_text(PLACE.sub(r"\1 at hand", path.read_text("utf-8")), "utf-8")
     page = json.loads((target / "numbers.json").read_text("utf-8")) | {"commit": commit}
     (target / "numbers.json").write_text(json.dumps(page, indent=1, ensure_ascii=False) + "\n", "utf-8")
