@@ -10,7 +10,7 @@ from torch.nn.functional import cross_entropy
 
 from benchmarks.measure import Timing, interleaved
 from benchmarks.workloads import WORKLOADS, Workload
-from fairlead.core import Batch, Named, Network, Task
+from fairlead.core import Batch, BatchLoss, Named, Network, Plus, Task
 from fairlead.core.machine import blank, threads
 from fairlead.core.task import EVALUATION_BLOCK
 
@@ -82,10 +82,10 @@ def products(w: Workload, momentum: float = 0.0) -> tuple[Case, Case]:
         out, velocity = torch.zeros_like(u), torch.zeros_like(u)
         for batch in task.batches():
             g = task.grad(u, batch, out=out)
-            u.sub_(velocity.mul_(momentum).add_(g) if momentum else g, alpha=task.lr)
+            u.sub_(velocity.mul_(momentum).add_(g) if momentum else g, alpha=task.sgd.lr)
         return u
 
-    return by_gradient, lambda: task.descend(w.params, momentum=momentum)
+    return by_gradient, lambda: task.descend(w.params, how=task.sgd.but(momentum=momentum))
 
 
 def stacked_layers(w: Workload) -> tuple[Case, Case]:
@@ -98,7 +98,7 @@ def stacked_layers(w: Workload) -> tuple[Case, Case]:
     def loss(module: torch.nn.Module, one: Batch, given: Named) -> torch.Tensor:
         return one.mean(cross_entropy(module(one.x), one.y, reduction="none"))
 
-    return lambda: task.grad(rows, batch, loss=loss, out=out), lambda: task.grad(rows, batch, out=out)
+    return lambda: task.grad(rows, batch, loss=BatchLoss(loss), out=out), lambda: task.grad(rows, batch, out=out)
 
 
 def head_alone(w: Workload) -> tuple[Case, Case]:
@@ -106,7 +106,7 @@ def head_alone(w: Workload) -> tuple[Case, Case]:
     task = Task(Network(w.module, w.layout), w.federation, list(range(w.clients)), w.training, round=1, seed=0)
     rows, head = w.params.repeat(w.clients, 1), w.layout.head
     nothing = torch.zeros_like(rows)
-    return lambda: task.descend(rows, only=head, extra=lambda u: nothing), lambda: task.descend(rows, only=head)
+    return lambda: task.descend(rows, Plus(nothing), only=head), lambda: task.descend(rows, only=head)
 
 
 def blocks(w: Workload) -> tuple[Case, Case]:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.utils.flop_counter import FlopCounterMode
 
-from fairlead.core import Federation, Layout, Named, Split, Task, Training
+from fairlead.core import Federation, Layout, Named, Sgd, Split, Task, Tie, Training
 from fairlead.core.task import SplitName
 from fairlead.engines import Pool, engine
 from fairlead.models import build
@@ -68,6 +68,10 @@ class Workload:
     @property
     def training(self) -> Training:
         return Training(lr=LR, epochs=self.epochs, batch_size=self.batch_size)
+
+    @property
+    def sgd(self) -> Sgd:
+        return self.training.sgd(round=1)
 
     @property
     def work(self) -> int:
@@ -184,7 +188,7 @@ def descent(
         *before, last = passes
         for keywords in before:
             u = task.descend(u, **keywords)
-        start, tie = (message["own"], (message[tied], 1.0)) if tied else (u, None)
-        return {}, {"w": task.descend(start, tie=tie, **last)}
+        start, terms = (message["own"], [Tie(message[tied], 1.0)]) if tied else (u, [])
+        return {}, {"w": task.descend(start, *terms, **last)}
 
     return lambda: pool.map(work, torch.arange(w.clients), 1, {}, rows)

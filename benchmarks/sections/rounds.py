@@ -25,11 +25,14 @@ from fairlead.rounds import federate
 # The passes that a method makes of each client's data, as those of plain SGD.
 PASSES: dict[str, Callable[[Workload], list[dict[str, Any]]]] = {
     "fedavg": lambda w: [{}],
-    "fedrep": lambda w: [{"only": w.layout.head}, {"only": w.layout.body, "epochs": 1}],
+    "fedrep": lambda w: [{"only": w.layout.head}, {"only": w.layout.body, "how": w.sgd.but(epochs=1)}],
     "ditto": lambda w: [{}, {}],
     "apfl": lambda w: [{}, {}],
-    "fedala": lambda w: [{"only": w.layout.head, "steps": math.ceil(0.8 * w.samples / w.batch_size)}, {}],
-    "fedpac": lambda w: [{"only": w.layout.head, "epochs": 1}, {"only": w.layout.body}],
+    "fedala": lambda w: [
+        {"only": w.layout.head, "how": w.sgd.but(epochs=1, steps=math.ceil(0.8 * w.samples / w.batch_size))},
+        {},
+    ],
+    "fedpac": lambda w: [{"only": w.layout.head, "how": w.sgd.but(epochs=1)}, {"only": w.layout.body}],
     "fedora": lambda w: [{}],
     "fedamp": lambda w: [{}],
     "fedu": lambda w: [{}],
@@ -61,7 +64,7 @@ def aligned(w: Workload) -> dict[str, Any]:
         return cross_entropy(head(z), batch.y, reduction="none") + apart
 
     classes, features = w.layout.slots[f"{w.layout.head_name}.weight"].shape
-    return {"loss": MeanLoss(values), "given": {"prototypes": w.params.new_zeros(1, classes, features)}}
+    return {"loss": MeanLoss(values, {"prototypes": w.params.new_zeros(1, classes, features)})}
 
 
 # What else there is in the objective of a last pass.

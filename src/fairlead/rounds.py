@@ -220,7 +220,8 @@ def score(
 
     def fresh(state: Named, message: Named, task: Task) -> tuple[Named, Named]:
         given = (method.newcomer or method.personal)(state, message, task)
-        return evaluate(given if method.join else task.descend(given, epochs=plan.newcomer_epochs), message, task)
+        how = task.sgd.but(epochs=plan.newcomer_epochs)
+        return evaluate(given if method.join else task.descend(given, how=how), message, task)
 
     def evaluate(personal: Tensor, message: Named, task: Task) -> tuple[Named, Named]:
         models = {"personal": personal.expand(len(task), -1)}

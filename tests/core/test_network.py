@@ -6,7 +6,21 @@ import pytest
 import torch
 from torch import nn
 
-from fairlead.core import Batch, Cut, Federation, Layout, MeanLoss, Named, Network, Part, Split, Task, Training
+from fairlead.core import (
+    Batch,
+    BatchLoss,
+    Cut,
+    Federation,
+    Layout,
+    MeanLoss,
+    Named,
+    Network,
+    Part,
+    Split,
+    Task,
+    Tie,
+    Training,
+)
 from fairlead.core.dropout import keyed
 from fairlead.core.linear import Ear
 from fairlead.core.stacked import stacked
@@ -120,7 +134,7 @@ def test_one_client_follows_plain_pytorch(build) -> None:
     module, data = build(), federation()
     layout = Layout(module)
     task = task_of(module, [1], data)
-    found = task.descend(layout.read(module), momentum=0.0)
+    found = task.descend(layout.read(module), how=task.sgd.but(momentum=0.0))
     optimiser = torch.optim.SGD(module.parameters(), lr=0.1)
     for batch in task.batches():
         optimiser.zero_grad()
@@ -199,11 +213,11 @@ def test_a_step_without_the_gradient_written_down(name, part, ids) -> None:
     weights = layout.part(*(n for n in layout.parameter_names if n.endswith("weight")))
     only = weights if part == "weights" else parts[part]
     moved = rows if only is None else rows[:, only.columns]
-    for tie in (None, (torch.randn_like(rows), 0.7)):
-        for how in ({"momentum": 0.0}, {"momentum": 0.5, "weight_decay": 0.1}):
-            given = {"only": only, "tie": tie} | how
-            plainly = task.descend(rows, grad=lambda u, batch: by_autograd(module, u, batch, only), **given)
-            shorter = task.descend(rows, **given)
+    for terms in ([], [Tie(torch.randn_like(rows), 0.7)]):
+        for how in (task.sgd.but(momentum=0.0), task.sgd.but(momentum=0.5, weight_decay=0.1)):
+            given = {"only": only, "how": how}
+            plainly = task.descend(rows, *terms, gradient=lambda u, batch: by_autograd(module, u, batch, only), **given)
+            shorter = task.descend(rows, *terms, **given)
             torch.testing.assert_close(shorter, plainly, atol=1e-6, rtol=1e-5)
             assert not torch.equal(shorter if only is None else shorter[:, only.columns], moved)
     batch, u = next(task.batches()), rows.clone()
@@ -228,7 +242,7 @@ def test_inputs_changed_behind_a_layers_back_are_refused() -> None:
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         by_autograd(module, rows, next(task.batches()))
     with pytest.raises(RuntimeError, match="changed in place after it had used them"):
-        task.descend(rows, momentum=0.0)
+        task.descend(rows, how=task.sgd.but(momentum=0.0))
 
 
 @pytest.mark.parametrize("ids", [[1], [0, 1, 2]], ids=["alone", "stacked"])
@@ -249,9 +263,9 @@ def test_a_loss_of_its_own_goes_the_shorter_way_too(ids) -> None:
     layout = Layout(module)
     task = task_of(module, ids, data)
     rows, centres = layout.read(module) + 0.1 * torch.randn(len(ids), layout.size), torch.randn(len(ids), 3, 5)
-    how, more = {"momentum": 0.0, "lr": 0.01}, {"centres": centres}
-    plainly = task.descend(rows, grad=lambda u, batch: by_autograd(module, u, batch, None, values, more), **how)
-    found = task.descend(rows, loss=MeanLoss(values), given=more, **how)
+    how, more = task.sgd.but(momentum=0.0, lr=0.01), {"centres": centres}
+    plainly = task.descend(rows, gradient=lambda u, batch: by_autograd(module, u, batch, None, values, more), how=how)
+    found = task.descend(rows, loss=MeanLoss(values, more), how=how)
     torch.testing.assert_close(found, plainly, atol=1e-6, rtol=1e-5)
     assert not torch.equal(found, rows)
 
@@ -269,7 +283,7 @@ def test_a_loss_that_is_no_mean_may_ask_autograd_itself() -> None:
     module, data = nn.Sequential(nn.Flatten(), nn.Linear(64, 3), nn.Tanh(), nn.Linear(3, 3)), federation()
     task, rows = task_of(module, [1], data), Layout(module).read(module)
     batch = next(task.batches())
-    found = task.grad(rows, batch, loss=penalised)
+    found = task.grad(rows, batch, loss=BatchLoss(penalised))
     own = Layout(module).write(rows[0], copy.deepcopy(module))
     value = penalised(own, Batch(batch.x[0], batch.y[0], batch.key[0], None), {})
     expected = torch.cat([g.flatten() for g in torch.autograd.grad(value, list(own.parameters()))])

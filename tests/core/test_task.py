@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from fairlead.core import Cut, Federation, Layout, Network, Split, Task, Training
+from fairlead.core import Cut, Federation, Layout, Network, Plus, Sgd, Split, Task, Tie, Towards, Training
 from fairlead.core.batches import orders, schedule
 
 
@@ -65,31 +65,38 @@ def test_momentum_and_weight_decay_follow_sgd() -> None:
     torch.testing.assert_close(task.descend(torch.zeros(1, 2)), expected)
 
 
-def test_extra_passes_through_momentum_and_towards_does_not() -> None:
+def test_a_term_passes_through_momentum_and_towards_does_not() -> None:
     task = bowl([4], lr=0.1, epochs=3, batch_size=100, momentum=0.5)
     still = torch.zeros(1, 2)
-
-    def one(u: torch.Tensor) -> torch.Tensor:
-        return torch.ones_like(u)
 
     def none(u: torch.Tensor, batch: object) -> torch.Tensor:
         return torch.zeros_like(u)
 
     # Three equal terms: momentum replays the first 1.75 times, the second 1.5 times, the last once.
-    torch.testing.assert_close(task.descend(still, grad=none, extra=one), still - 0.1 * 4.25)
+    torch.testing.assert_close(task.descend(still, Plus(torch.ones(1, 2)), gradient=none), still - 0.1 * 4.25)
     # Towards v by a tenth a step, three times over: 1 - 0.9³ of the way, whatever the momentum.
     v = torch.tensor([[3.0, -2.0]])
-    torch.testing.assert_close(task.descend(still, grad=none, towards=(v, torch.ones(1, 1))), v * (1 - 0.9**3))
+    torch.testing.assert_close(task.descend(still, Towards(v, torch.ones(1, 1)), gradient=none), v * (1 - 0.9**3))
+
+
+class Own:
+    """A term of one's own: the same tie, by its formula."""
+
+    def __init__(self, v, strength) -> None:
+        self.v, self.strength = v, strength
+
+    def at(self, u: torch.Tensor) -> torch.Tensor:
+        return (u - self.v) * self.strength
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.5])
 @pytest.mark.parametrize("strength", [0.7, torch.tensor([[0.0], [0.7], [2.0]])])
 @pytest.mark.parametrize("sizes", [[4, 4, 4], [5, 2, 9]])
-def test_a_tie_is_the_gradient_of_half_a_square(sizes: list[int], strength: object, momentum: float) -> None:
+def test_a_tie_is_the_gradient_of_half_a_square(sizes: list[int], strength, momentum: float) -> None:
     task = bowl(sizes, lr=0.1, epochs=3, batch_size=3, momentum=momentum, weight_decay=0.01)
     start, v = torch.randn(3, 2), torch.randn(3, 2)
-    expected = task.descend(start, extra=lambda u: (u - v) * strength)
-    torch.testing.assert_close(task.descend(start, tie=(v, strength)), expected)  # type: ignore[arg-type]
+    expected = task.descend(start, Own(v, strength))
+    torch.testing.assert_close(task.descend(start, Tie(v, strength)), expected)
 
 
 def test_neighbours_of_one_size_are_evaluated_without_a_copy() -> None:
@@ -108,9 +115,9 @@ def test_neighbours_of_one_size_are_evaluated_without_a_copy() -> None:
 def test_towards_without_momentum_is_a_term_in_the_gradient(sizes: list[int]) -> None:
     task = bowl(sizes, lr=0.1, epochs=3, batch_size=2)
     start, v, strength = torch.ones(1, 2), torch.tensor([[3.0, -2.0]]), torch.linspace(0, 2, len(sizes))[:, None]
-    pulled = task.descend(start, extra=lambda u: strength * (u - v))
-    torch.testing.assert_close(task.descend(start, towards=(v, strength)), pulled)
-    both = task.descend(start, towards=(v, strength / 2), tie=(v, strength / 2))
+    pulled = task.descend(start, Own(v, strength))
+    torch.testing.assert_close(task.descend(start, Towards(v, strength)), pulled)
+    both = task.descend(start, Towards(v, strength / 2), Tie(v, strength / 2))
     torch.testing.assert_close(both, pulled)
 
 
@@ -121,10 +128,10 @@ def test_steps_counts_gradients_as_momentum_replays_them() -> None:
 
 def test_with_steps_an_epoch_is_so_many_batches_for_everybody() -> None:
     task = bowl([10, 3], batch_size=2, epochs=5, steps=3)
-    assert [len(list(task.batches(epochs=e))) for e in (None, 0, 1, 4)] == [3, 0, 3, 12]
-    assert len(list(task.batches(steps=2))) == 2
-    assert task.steps(4).tolist() == [[12.0], [12.0]]
-    assert all(batch.active is None or bool(batch.active.all()) for batch in task.batches(epochs=4))
+    assert [len(list(task.batches(task.sgd.but(epochs=e)))) for e in (None, 0, 1, 4)] == [3, 0, 3, 12]
+    assert len(list(task.batches(task.sgd.but(steps=2)))) == 2
+    assert task.steps(task.sgd.but(epochs=4)).tolist() == [[12.0], [12.0]]
+    assert all(batch.active is None or bool(batch.active.all()) for batch in task.batches(task.sgd.but(epochs=4)))
 
 
 def test_only_moves_one_part_and_leaves_the_rest() -> None:
@@ -145,7 +152,7 @@ def test_every_sample_is_seen_once_an_epoch_whatever_the_neighbours_size() -> No
     data = split_of([7, 3, 1])
     tagged = Split(torch.arange(11.0)[:, None], data.y, data.starts)
     seen = torch.zeros(3, 11)
-    for batch in schedule(tagged, [0, 1, 2], batch_size=2, epochs=2, steps=None, start=0, seed=0, round=1):
+    for batch in schedule(tagged, [0, 1, 2], Sgd(lr=0.1, epochs=2, batch_size=2), seed=0, round=1):
         weight = torch.full(batch.x.shape[:2], 0.5) if batch.weight is None else batch.weight
         for k in range(3):
             for value, w in zip(batch.x[k, :, 0], weight[k], strict=True):
@@ -216,9 +223,9 @@ def test_layers_below_those_that_learn_may_be_computed_once(ids, last, how, monk
     task = classified(layered(), ids, **how)
     start = task.layout.read(layered()) + 0.1 * torch.randn(len(ids), task.layout.size)
     part = task.layout.cut(last)[1]
-    quick = task.descend(start, only=part, start=1)
+    quick = task.descend(start, only=part, how=task.sgd.but(start=1))
     monkeypatch.setattr(Network, "tail", lambda *_: None)
-    torch.testing.assert_close(quick, task.descend(start, only=part, start=1), rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(quick, task.descend(start, only=part, how=task.sgd.but(start=1)), rtol=1e-4, atol=1e-6)
     assert not torch.equal(quick[:, part.columns], start[:, part.columns])
     assert torch.equal(quick[:, task.layout.cut(last)[0].columns], start[:, task.layout.cut(last)[0].columns])
 

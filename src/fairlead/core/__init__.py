@@ -2,6 +2,7 @@
 
 from fairlead.core.batches import Batch
 from fairlead.core.cut import Cut
+from fairlead.core.descent import Plus, Term, Tie, Towards
 from fairlead.core.errors import (
     DataError,
     DivergedError,
@@ -13,15 +14,18 @@ from fairlead.core.errors import (
     require,
 )
 from fairlead.core.layout import Layout, Part
-from fairlead.core.network import Loss, MeanLoss, Network
+from fairlead.core.loss import BatchLoss, MeanLoss
+from fairlead.core.network import Network
 from fairlead.core.plan import Plan
 from fairlead.core.seeds import draw_key, stream
 from fairlead.core.states import States
-from fairlead.core.task import Task, Training
+from fairlead.core.task import Task
+from fairlead.core.training import Sgd, Training
 from fairlead.core.types import Cohort, Federation, Method, Named, Server, Split, StateStore, check_targets
 
 __all__ = [
     "Batch",
+    "BatchLoss",
     "Cohort",
     "Cut",
     "DataError",
@@ -31,19 +35,23 @@ __all__ = [
     "Federation",
     "InputError",
     "Layout",
-    "Loss",
     "MeanLoss",
     "Method",
     "Named",
     "Network",
     "Part",
     "Plan",
+    "Plus",
     "RunError",
     "Server",
+    "Sgd",
     "Split",
     "StateStore",
     "States",
     "Task",
+    "Term",
+    "Tie",
+    "Towards",
     "Training",
     "check_targets",
     "draw_key",

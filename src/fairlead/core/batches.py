@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fairlead.core.seeds import stream
+from fairlead.core.training import Sgd
 from fairlead.core.types import Split
 
 Index = NDArray[np.int64]
@@ -59,30 +60,27 @@ def orders(size: int, batch_size: int, seed: int, round: int, client: int, pairs
 def schedule(
     split: Split,
     ids: list[int],
+    how: Sgd,
     *,
-    batch_size: int,
-    epochs: int,
-    steps: int | None,
-    start: int,
     seed: int,
     round: int,
     keyed: bool = True,
     pairs: bool = False,
 ) -> Iterator[Batch]:
-    """The batches of all clients in `ids`, step by step: `steps` of them, or else `epochs` whole passes.
+    """The batches of all clients in `ids`, step by step.
 
     Nothing is dropped or counted twice: a short batch is padded with weight zero, and a client that has fewer steps
-    than its neighbours turns inactive. `start` skips that many passes, for a second solver that wants other orders.
+    than its neighbours turns inactive.
     Without `keyed`, for models that drop nothing, every key is zero; `pairs` is for models that need two samples.
     """
     queues: list[Index] = []
     for k in ids:
         size = int(split.starts[k + 1]) - int(split.starts[k])
-        wanted = epochs if steps is None else -(-steps // max(-(-size // batch_size), 1))
-        passes = islice(orders(size, batch_size, seed, round, k, pairs), start, start + wanted)
-        queues.append(np.concatenate([np.empty((0, batch_size), dtype=np.int64), *passes])[:steps])
+        wanted = how.epochs if how.batches is None else -(-how.batches // max(-(-size // how.batch_size), 1))
+        passes = islice(orders(size, how.batch_size, seed, round, k, pairs), how.start, how.start + wanted)
+        queues.append(np.concatenate([np.empty((0, how.batch_size), dtype=np.int64), *passes])[: how.batches])
     longest = max(map(len, queues), default=0)
-    positions = np.full((longest, len(ids), batch_size), -1)  # (T, C, B) among the client's own samples
+    positions = np.full((longest, len(ids), how.batch_size), -1)  # (T, C, B) among the client's own samples
     keys = np.zeros((longest, len(ids)), dtype=np.int64)
     for i, (k, queue) in enumerate(zip(ids, queues, strict=True)):
         positions[: len(queue), i] = queue

@@ -22,29 +22,15 @@ from fairlead.core.errors import EngineError
 from fairlead.core.gradient import Gradient, Piece
 from fairlead.core.layout import Layout, Part
 from fairlead.core.linear import Ear, Heard, HeardLinear, StackedLinear
+from fairlead.core.loss import BatchLoss, MeanLoss
 from fairlead.core.stacked import CONTAINERS, SETTLED, shares, stacked, watched
 from fairlead.core.types import Named
 
-Loss = Callable[[nn.Module, Batch, Named], Tensor]  # module under the current parameters, batch, given rows -> ()
 # Module under the current parameters, (B, ...) -> (B, ...); each sample by itself, for many clients' may come at once.
 Output = Callable[[nn.Module, Tensor], Tensor]
 
 Views = tuple[tuple[object, ...], list[Tensor]]  # of which rows, and the views: every step asks for the same ones
 NOTHING: Views = ((), [])
-
-
-class MeanLoss:
-    """A mean of one number per sample; known as such, so that many clients' samples can be laid one after another.
-
-    `values(module, batch, given)` gives these numbers, (B,), each from its own sample alone; what is given per client
-    it may look up with `batch.by_label`.
-    """
-
-    def __init__(self, values: Loss) -> None:
-        self.values = values
-
-    def __call__(self, module: nn.Module, batch: Batch, given: Named) -> Tensor:
-        return batch.mean(self.values(module, batch, given))
 
 
 class _Call(nn.Module):
@@ -99,11 +85,9 @@ class Network:
                     "the padding of clients of other sizes; use --engine threads or loop, or GroupNorm in the model"
                 )
 
-    def gradient(
-        self, rows: Tensor, batch: Batch, loss: Loss, only: Part | None = None, given: Named | None = None
-    ) -> Gradient:
+    def gradient(self, rows: Tensor, batch: Batch, loss: BatchLoss, only: Part | None = None) -> Gradient:
         """Each row's gradient on its own client's batch, in the trainable tensors of `only`."""
-        names, given = self.layout.parameter_names if only is None else only.names, given or {}
+        names = self.layout.parameter_names if only is None else only.names
         views = partial(self._views, names)
         if not names:
             return Gradient([], views)
@@ -112,13 +96,13 @@ class Network:
             leaves = self._bind(rows[0], names)
             # A loss that may be anything at all may ask autograd for weights itself.
             with self._ear.listening(heard) if isinstance(loss, MeanLoss) else nullcontext():
-                value = self._value_of_one(batch, loss, given)
+                value = self._value_of_one(batch, loss)
         elif self._twin is not None and isinstance(loss, MeanLoss):
             leaves = self._bind_twin(self._twin, rows, names)
             with self._ear.listening(heard):
-                value = self._value_of_stack(self._twin, batch, loss, given)
+                value = self._value_of_stack(self._twin, batch, loss)
         else:
-            return Gradient([Piece(g, []) for g in self._gradient_of_many(rows, batch, loss, names, given)], views)
+            return Gradient([Piece(g, []) for g in self._gradient_of_many(rows, batch, loss, names)], views)
         found = torch.autograd.grad(value, leaves + [call.y for call in heard], allow_unused=True)
         calls: dict[int, list[tuple[Heard, Tensor]]] = {id(leaf): [] for leaf in leaves}
         for call, g in zip(heard, found[len(leaves) :], strict=True):
@@ -126,23 +110,23 @@ class Network:
                 calls[id(call.weight)].append((call, g))
         return Gradient([Piece(g, calls[id(leaf)]) for leaf, g in zip(leaves, found, strict=False)], views)
 
-    def _value_of_one(self, batch: Batch, loss: Loss, given: Named) -> Tensor:
+    def _value_of_one(self, batch: Batch, loss: BatchLoss) -> Tensor:
         for dropout in self._dropouts:
             dropout.key.copy_(batch.key[0])
         weight = None if batch.weight is None else batch.weight[0]
         one = Batch(self._laid_out(batch.x[0]), batch.y[0], batch.key[0], weight)
         with torch.enable_grad():
-            return loss(_mode(self.module, training=True), one, {n: g[0] for n, g in given.items()})
+            return loss.value(_mode(self.module, training=True), one, {n: g[0] for n, g in loss.given.items()})
 
-    def _value_of_stack(self, twin: nn.Module, batch: Batch, loss: MeanLoss, given: Named) -> Tensor:
+    def _value_of_stack(self, twin: nn.Module, batch: Batch, loss: MeanLoss) -> Tensor:
         clients = len(batch.y)
         for m in twin.modules() if self._dropouts else ():
             if isinstance(m, KeyedDropout):
                 m.key = batch.key[:, None]
         everybody = Batch(batch.x.flatten(0, 1), batch.y.flatten(0, 1), batch.key, clients=clients)
-        expanded = {n: g.expand(clients, *g.shape[1:]) for n, g in given.items()}
+        expanded = {n: g.expand(clients, *g.shape[1:]) for n, g in loss.given.items()}
         with torch.enable_grad():
-            values = loss.values(_mode(twin, training=True), everybody, expanded).view(batch.y.shape[:2])
+            values = loss.function(_mode(twin, training=True), everybody, expanded).view(batch.y.shape[:2])
             # A sum of means: each client's gradient is that of its own term, and a NaN stays in it.
             return (values.mean(1) if batch.weight is None else (values * batch.weight).sum(1)).sum()
 
@@ -172,9 +156,7 @@ class Network:
             if isinstance(m, StackedLinear):
                 m.clear()
 
-    def _gradient_of_many(
-        self, rows: Tensor, batch: Batch, loss: Loss, names: tuple[str, ...], given: Named
-    ) -> list[Tensor]:
+    def _gradient_of_many(self, rows: Tensor, batch: Batch, loss: BatchLoss, names: tuple[str, ...]) -> list[Tensor]:
         _mode(self.module, training=True)
         stacked = {f"module.{n}": t for n, t in self.layout.stacked(rows).items()}
         moving = {f"module.{n}": stacked.pop(f"module.{n}") for n in names}
@@ -183,11 +165,11 @@ class Network:
             moving: Named, fixed: Named, x: Tensor, y: Tensor, key: Tensor, weight: Tensor | None, given: Named
         ) -> Tensor:
             keys = dict.fromkeys(self._key_names, key)
-            args = (loss, Batch(x, y, key, weight), given)
+            args = (loss.value, Batch(x, y, key, weight), given)
             result: Tensor = functional_call(self._call, moving | fixed | keys, args)
             return result
 
-        expanded = {n: g.expand(len(rows), *g.shape[1:]) for n, g in given.items()}
+        expanded = {n: g.expand(len(rows), *g.shape[1:]) for n, g in loss.given.items()}
         dims = (0, 0, 0, 0, 0, None if batch.weight is None else 0, 0)
         found = vmap(grad(value), in_dims=dims)(moving, stacked, batch.x, batch.y, batch.key, batch.weight, expanded)
         return [found[f"module.{n}"] for n in names]

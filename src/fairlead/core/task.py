@@ -2,59 +2,29 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import Literal, NamedTuple
+from dataclasses import replace
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from fairlead.core.batches import Batch, gather, schedule
-from fairlead.core.errors import InputError, require
+from fairlead.core.descent import Addend, Rows, Term, Towards, descend
+from fairlead.core.errors import InputError
 from fairlead.core.gradient import Gradient, Piece
 from fairlead.core.layout import Layout, Part
+from fairlead.core.loss import BatchLoss, MeanLoss
 from fairlead.core.machine import blank_rows
-from fairlead.core.network import Loss, MeanLoss, Network, Output
-from fairlead.core.targets import CRITERIA, SCORES, Criterion, mean_over_samples
+from fairlead.core.network import Network, Output
+from fairlead.core.targets import CRITERIA, SCORES, mean_over_samples
+from fairlead.core.training import Sgd, Training
 from fairlead.core.types import Federation, Named, Split
 
 SplitName = Literal["train", "validation", "test"]
 
 # Samples of a client evaluated at once: bounds the memory of activations, which convolutions fill the cache with.
 EVALUATION_BLOCK = 128
-
-
-@dataclass(frozen=True)
-class Training:
-    """How every client trains in a round; the same for all methods of a comparison, LOCAL included."""
-
-    lr: float = 0.05
-    epochs: int = 1
-    steps: int | None = None  # exactly so many batches, in place of epochs; what a method counts as an epoch, too
-    batch_size: int = 32
-    momentum: float = 0.0
-    weight_decay: float = 0.0
-    schedule: Literal["constant", "cosine", "exponential"] = "constant"
-    decay: float = 0.99  # per round, of the exponential schedule
-    rounds: int = 1  # over which the cosine falls to zero
-    criterion: Criterion | None = field(default=None, repr=False)  # left out, the one that suits the targets
-
-    def __post_init__(self) -> None:
-        require(self.lr > 0, f"lr must be > 0, got {self.lr}; try 0.01")
-        require(self.epochs >= 1, f"epochs must be >= 1, got {self.epochs}")
-        require(self.steps is None or self.steps >= 1, f"steps must be >= 1, got {self.steps}; leave it out for epochs")
-        require(self.batch_size >= 1, f"batch_size must be >= 1, got {self.batch_size}")
-        require(0 <= self.momentum < 1, f"momentum must lie in [0, 1), got {self.momentum}; 0 is plain SGD")
-        require(self.weight_decay >= 0, f"weight_decay must be >= 0, got {self.weight_decay}")
-        require(0 < self.decay <= 1, f"decay must lie in (0, 1], got {self.decay}; 1 keeps the rate constant")
-
-    def lr_at(self, round: int) -> float:
-        """The learning rate of a round, counted from 1."""
-        if self.schedule == "cosine":
-            return self.lr * 0.5 * (1 + math.cos(math.pi * (round - 1) / max(self.rounds, 1)))
-        return self.lr * self.decay ** (round - 1) if self.schedule == "exponential" else self.lr
 
 
 class Task:
@@ -72,11 +42,11 @@ class Task:
         self.round = round
         self.seed = seed
         self.training = training
-        self.lr = training.lr_at(round)
+        self.sgd = training.sgd(round)
         self.classes = len(federation.classes)
         self.target_kind = federation.target_kind
         self.criterion = criterion = training.criterion or CRITERIA[self.target_kind]
-        self._mean = MeanLoss(lambda module, batch, given: criterion(module(batch.x), batch.y))
+        self._loss = MeanLoss(lambda module, batch, given: criterion(module(batch.x), batch.y))
         self._network = network
         self._federation = federation
 
@@ -92,41 +62,33 @@ class Task:
         data = self._split(split)
         return torch.stack([torch.bincount(data.client(k)[1], minlength=self.classes) for k in self.ids])
 
-    def steps(self, epochs: int | None = None) -> Tensor:
+    def steps(self, how: Sgd | None = None) -> Tensor:
         """How many gradients make up each client's displacement in a call of `descend`, (C, 1).
 
         With momentum m, the gradient of step s of K is applied (1 - m^(K-s+1)) / (1 - m) times over; the sum of these
         is what -displacement / lr must be divided by to give a mean gradient. Without momentum it is K.
         """
-        t = self.training
-        length = self._length(epochs, None)
-        whole = (self.sizes() / t.batch_size).ceil()
-        k = (t.epochs if epochs is None else epochs) * whole if length is None else torch.full_like(whole, length)
-        m = t.momentum
+        how = how or self.sgd
+        whole = (self.sizes() / how.batch_size).ceil()
+        k = how.epochs * whole if how.batches is None else torch.full_like(whole, how.batches)
+        m = how.momentum
         return (k - m * (1 - m**k) / (1 - m)) / (1 - m)
 
     def data(self, split: SplitName = "train") -> Iterator[tuple[Tensor, Tensor]]:
         """Each client's own samples and labels, as views."""
         return (self._split(split).client(k) for k in self.ids)
 
-    def batches(
-        self, *, epochs: int | None = None, steps: int | None = None, batch_size: int | None = None, start: int = 0
-    ) -> Iterator[Batch]:
-        """The round's training batches; at every call with the same `start`, passes to skip, the same ones.
-
-        `epochs` are as long as the run's: all batches, or its `steps`. `steps` given here are exactly so many.
-        """
+    def batches(self, how: Sgd | None = None) -> Iterator[Batch]:
+        """The batches of local training; at every call with the same `how`, the same ones."""
+        network = self._network
         return schedule(
             self._federation.train,
             self.ids,
-            batch_size=batch_size or self.training.batch_size,
-            epochs=self.training.epochs if epochs is None else epochs,
-            steps=self._length(epochs, steps),
-            start=start,
+            how or self.sgd,
             seed=self.seed,
             round=self.round,
-            keyed=self._network.drops,
-            pairs=self._network.pairs,
+            keyed=network.drops,
+            pairs=network.pairs,
         )
 
     def grad(
@@ -135,99 +97,54 @@ class Task:
         batch: Batch,
         *,
         only: Part | None = None,
-        loss: Loss | None = None,
-        given: Named | None = None,
+        loss: BatchLoss | None = None,
         out: Tensor | None = None,
     ) -> Tensor:
-        """Each row's gradient on its own client's batch, (C, D).
-
-        `loss(module, batch, given)` replaces the usual loss; `given` are further rows it needs, one per client.
-        """
+        """Each row's gradient on its own client's batch, (C, D); `loss` replaces the run's."""
         rows = rows.expand(len(self), -1)
         if out is None:
             out = blank_rows(rows)
             (out[:, self.layout.trainable :] if only is None else out).zero_()  # what the gradient does not write
-        self._gradient(rows, batch, only, loss, given).write(out)
+        self._gradient(rows, batch, loss, only).write(out)
         return out
 
     def descend(
         self,
         rows: Tensor,
-        *,
-        lr: float | None = None,
-        epochs: int | None = None,
-        steps: int | None = None,
-        batch_size: int | None = None,
-        start: int = 0,
-        momentum: float | None = None,
-        weight_decay: float | None = None,
+        *terms: Term | Towards,
         only: Part | None = None,
-        extra: Callable[[Tensor], Tensor] | None = None,
-        tie: tuple[Tensor, Tensor | float] | None = None,
-        towards: tuple[Tensor, Tensor | float] | None = None,
-        grad: Callable[[Tensor, Batch], Tensor] | None = None,
-        loss: Loss | None = None,
-        given: Named | None = None,
+        loss: BatchLoss | None = None,
+        gradient: Callable[[Tensor, Batch], Tensor] | None = None,
+        how: Sgd | None = None,
     ) -> Tensor:
         """Local SGD from `rows` over each client's batches, (C, D).
 
-        What is not given comes from the run's `Training`. `only` moves a part and leaves the rest; `extra(u)`, not u
-        itself, is added to the gradient at u, and so is that of strength / 2 * ‖u - v‖² for `tie` = (v, strength), with
-        one strength or one per client (C, 1); `towards` = (v, strength) draws u to v by as much, outside momentum;
-        `grad(u, batch)` takes the gradient's place. Momentum starts from zero at every call. Rows with a leading axis,
-        (M, C, D), are M models per client trained together, step by step; then `grad` gives the gradients of all.
+        `terms` are added to the gradient of the loss: `Tie(v, strength)`, `Plus(rows)`, `Towards(v, strength)`. `only`
+        moves a part and leaves the rest. `loss` replaces the run's loss, `gradient(u, batch)` its gradient. `how` says
+        how to step, `task.sgd.but(epochs=5)` say; left out, as the run does. Rows with a leading axis, (M, C, D), are M
+        models per client trained together, step by step; then `gradient` gives the gradients of all.
         """
-        plain = loss is None and grad is None and extra is None and tie is None and towards is None
-        if only is not None and plain and self._settled(only, epochs, steps, batch_size):
+        how = how or self.sgd
+        plain = not terms and loss is None and gradient is None
+        if only is not None and plain and self._settled(only, how):
             u = rows.expand(len(self), -1).clone()
-            u[:, only.columns] = self.above(only, rows).descend(
-                u[:, only.columns],
-                lr=lr,
-                epochs=epochs,
-                steps=steps,
-                batch_size=batch_size,
-                start=start,
-                momentum=momentum,
-                weight_decay=weight_decay,
-            )
+            u[:, only.columns] = self.above(only, rows).descend(u[:, only.columns], how=how)
             return u
-        lr = self.lr if lr is None else lr
-        momentum = self.training.momentum if momentum is None else momentum
-        weight_decay = self.training.weight_decay if weight_decay is None else weight_decay
-        moving = slice(0, self.layout.trainable) if only is None else self.layout.part(*only.names).columns
+        columns = slice(0, self.layout.trainable) if only is None else self.layout.part(*only.names).columns
         rows = rows.expand(*rows.shape[:-2], len(self), -1)
         u = blank_rows(rows).copy_(rows)
-        if towards is None and not momentum:
-            tie, towards = None, tie  # the same step, in one pass over the rows
-        # Terms are added to the rows themselves, unless there is more to do with their sum.
-        total = blank_rows(u).zero_() if momentum or weight_decay else u
-        for batch in self.batches(epochs=epochs, steps=steps, batch_size=batch_size, start=start):
-            here = 1.0 if batch.active is None else batch.active  # nothing moves a client that has no batch
-            term = partial(_Term, moving=moving, here=here)
-            terms: list[Gradient | _Term] = [
-                self._gradient(u, batch, only, loss, given) if grad is None else term(grad(u, batch))
-            ]
-            if extra is not None:
-                terms.append(term(extra(u)))
-            if tie is not None:
-                v, strength = tie
-                terms.append(term((u - v).mul_(strength)))
-            if total is not u:
-                total.mul_(momentum) if momentum else total.zero_()
-                if weight_decay:
-                    term(u).add(total, weight_decay)
-                _put(terms, total, 1)
-                terms = [term(total)]
-            if towards is not None:
-                _draw(u, towards, moving, lr * here)
-            _put(terms, u, -lr)
+
+        def at(u: Tensor, batch: Batch, active: Tensor | float) -> Addend:
+            if gradient is not None:
+                return Rows(gradient(u, batch), columns, active)
+            return self._gradient(u, batch, loss, only)
+
+        descend(u, self.batches(how), at, terms, columns, how)
         self._network.release()
         return u
 
-    def _gradient(
-        self, rows: Tensor, batch: Batch, only: Part | None, loss: Loss | None, given: Named | None
-    ) -> Gradient:
-        return self._network.gradient(rows, batch, loss or self._mean, only, given)
+    def _gradient(self, rows: Tensor, batch: Batch, loss: BatchLoss | None, only: Part | None) -> Gradient:
+        return self._network.gradient(rows, batch, loss or self._loss, only)
 
     def above(self, part: Part, rows: Tensor, inputs: Tensor | None = None) -> Task:
         """A part of the model as a task of its own, the rest held at `rows`; the part's columns are its rows, (C, P).
@@ -252,20 +169,13 @@ class Task:
         # Who has no samples has none to compute anything of.
         return self._network.tail(part) if int(self.sizes().min()) else None
 
-    def _settled(self, part: Part, epochs: int | None, steps: int | None, batch_size: int | None) -> bool:
+    def _settled(self, part: Part, how: Sgd) -> bool:
         """Whether the layers below the part are better computed once, for all samples, than batch by batch."""
         if self._tail(part) is None:
             return False
-        length = self._length(epochs, steps)
-        if length is None:
-            return (self.training.epochs if epochs is None else epochs) > 0
-        return length * (batch_size or self.training.batch_size) >= int(self.sizes().max())
-
-    def _length(self, epochs: int | None, steps: int | None) -> int | None:
-        """How many batches these are for every client; None where they are whole passes over its samples."""
-        if steps is not None or self.training.steps is None:
-            return steps
-        return self.training.steps * (1 if epochs is None else epochs)
+        if how.batches is None:
+            return how.epochs > 0
+        return how.batches * how.batch_size >= int(self.sizes().max())
 
     def loss(self, rows: Tensor, split: SplitName = "validation") -> Tensor:
         """The mean loss of each row on its client's whole split, evaluating, (C, 1)."""
@@ -342,10 +252,8 @@ class _Held(Task):
         self._rows[:, self._part.columns] = rows
         return self._rows
 
-    def _gradient(
-        self, rows: Tensor, batch: Batch, only: Part | None, loss: Loss | None, given: Named | None
-    ) -> Gradient:
-        super()._gradient(self._whole(rows), batch, self._part, loss, given).write(self._buffer)
+    def _gradient(self, rows: Tensor, batch: Batch, loss: BatchLoss | None, only: Part | None) -> Gradient:
+        super()._gradient(self._whole(rows), batch, loss, self._part).write(self._buffer)
         return Gradient([Piece(self._buffer[:, self._part.columns], [])], lambda rows: [rows])
 
     def losses(self, models: Tensor, which: Tensor, split: SplitName = "validation") -> Tensor:
@@ -354,33 +262,3 @@ class _Held(Task):
 
     def _apply(self, rows: Tensor, x: Tensor, f: Output | None) -> Tensor:
         return super()._apply(self._whole(rows), x, f)
-
-
-def _draw(u: Tensor, towards: tuple[Tensor, Tensor | float], moving: slice | Tensor, lr: Tensor | float) -> None:
-    v, strength = towards
-    nearer = u[..., moving].lerp_(v[..., moving], lr * strength)
-    if not isinstance(moving, slice):  # then it is a copy
-        u[..., moving] = nearer
-
-
-def _put(terms: list[Gradient | _Term], to: Tensor, scale: float) -> None:
-    """Add all, and let go of them: the next gradient then has their memory, which is still in the cache."""
-    while terms:
-        terms.pop().add(to, scale)
-
-
-class _Term(NamedTuple):
-    """Rows that are part of a step, in the columns that move, for the clients that are here."""
-
-    rows: Tensor
-    moving: slice | Tensor
-    here: Tensor | float
-
-    def add(self, to: Tensor, scale: float) -> None:
-        """So many times the rows to others, in place."""
-        mine = self.rows[..., self.moving]
-        mine = mine if isinstance(self.here, float) else mine * self.here
-        if isinstance(self.moving, slice):
-            to[..., self.moving].add_(mine, alpha=scale)
-        else:
-            to[..., self.moving] += scale * mine

@@ -12,7 +12,8 @@ from torch import nn
 
 from fairlead.core.errors import EngineError
 from fairlead.core.layout import Layout
-from fairlead.core.task import Task, Training
+from fairlead.core.task import Task
+from fairlead.core.training import Training
 from fairlead.core.types import Federation, Named
 from fairlead.engines.pool import Engine, Pool, engine
 
@@ -28,7 +29,7 @@ def choose(module: nn.Module, federation: Federation, training: Training, partic
     ids = torch.arange(min(participants, federation.clients))
 
     def trial(state: Named, message: Named, task: Task) -> tuple[Named, Named]:
-        return {"u": task.descend(params, steps=TRIAL_STEPS)[:, :1]}, {}
+        return {"u": task.descend(params, how=task.sgd.but(epochs=1, steps=TRIAL_STEPS))[:, :1]}, {}
 
     seconds: dict[str, float] = {}
     with ExitStack() as stack:

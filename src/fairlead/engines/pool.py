@@ -16,7 +16,8 @@ from fairlead.core.errors import EngineError, FairleadError, InputError, nearest
 from fairlead.core.layout import Layout
 from fairlead.core.machine import blank, cores
 from fairlead.core.network import Network
-from fairlead.core.task import Task, Training
+from fairlead.core.task import Task
+from fairlead.core.training import Training
 from fairlead.core.types import Federation, Named
 
 Work = Callable[[Named, Named, Task], tuple[Named, Named]]  # states, messages, data -> two dicts of rows

@@ -5,7 +5,7 @@ w       message["w"]     global model; client i trains a copy of it
 v_i     state["v"]       local model of client i, kept between rounds
 α_i     state["alpha"]   share of v_i in the mixture, adapted once a round and kept in [0, 1]
 v̄_i     mixture          α v + (1 - α) w, the model that is deployed
-η       task.lr          step size of both models, and of α where alpha_lr is not given
+η       task.sgd.lr      step size of both models, and of α where alpha_lr is not given
 
 Cost: one model and one number kept per client, twice the gradient work; the model down and its change up, every round.
 Differs from the paper: α moves at the start of a round, on its first batch; the mixture is deployed with the newest
@@ -43,14 +43,14 @@ def apfl(*, alpha: float = 0.5, alpha_lr: float | None = None) -> Method:
             v[:, buffers:] = v_bar[:, buffers:]
             return g
 
-        v, w = task.descend(start, grad=gradients)
+        v, w = task.descend(start, gradient=gradients)
         return {"v": v, "alpha": a}, {"w": w - message["w"]}
 
     def adapted(state: Named, message: Named, task: Task) -> Tensor:
         v, w, a = state["v"], message["w"], state["alpha"]
         g = task.grad(mixture(v, w, a, task.layout), next(task.batches()))
         slope = ((v - w) * g).sum(1, keepdim=True)
-        return (a - (task.lr if alpha_lr is None else alpha_lr) * slope).clamp(0, 1)
+        return (a - (task.sgd.lr if alpha_lr is None else alpha_lr) * slope).clamp(0, 1)
 
     def personal(state: Named, message: Named, task: Task) -> Tensor:
         return mixture(state["v"], message["w"], state["alpha"], task.layout)

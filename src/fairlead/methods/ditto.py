@@ -4,7 +4,7 @@ paper   here           meaning
 w^t     message["w"]   global model at round t
 v_k     state["v"]     personal model of client k, kept between rounds
 λ       pull           strength of the tie; 0 is purely local training
-η       task.lr        step size of both solvers
+η       task.sgd.lr    step size of both solvers
 
 Cost: one model kept per client, twice the gradient work; the model down and its change up, every round.
 Differs from the paper: both solvers pass over the same batches.
@@ -12,7 +12,7 @@ Differs from the paper: both solvers pass over the same batches.
 
 from torch import Tensor
 
-from fairlead.core import Layout, Method, Named, Task, require
+from fairlead.core import Layout, Method, Named, Task, Tie, require
 from fairlead.servers import averaging, mean
 
 
@@ -26,7 +26,7 @@ def ditto(*, pull: float = 1.0) -> Method:
     def client(state: Named, message: Named, task: Task) -> tuple[Named, Named]:
         w, v = message["w"], state["v"]
         w_k = task.descend(w)
-        v_k = task.descend(v, tie=(w, pull))
+        v_k = task.descend(v, Tie(w, pull))
         return {"v": v_k}, {"w": w_k - w}
 
     def personal(state: Named, message: Named, task: Task) -> Tensor:

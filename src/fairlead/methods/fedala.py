@@ -101,8 +101,9 @@ def sampled(task: Task, share: float, start: int) -> list[Batch]:
     """One pass over a fresh sample of each client's train data: the first so many of a fresh order."""
     size = task.training.batch_size
     wanted = (share * task.sizes()).ceil()
+    how = task.sgd.but(epochs=1, steps=int((wanted / size).ceil().max()), start=start)
     batches = []
-    for t, batch in enumerate(task.batches(steps=int((wanted / size).ceil().max()), start=start)):
+    for t, batch in enumerate(task.batches(how)):
         kept = t * size + torch.arange(batch.y.shape[1]) < wanted  # (C, B)
         count = kept.sum(1, keepdim=True)
         weight = (kept / count.clamp(min=1)).to(torch.get_default_dtype())

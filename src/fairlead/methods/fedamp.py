@@ -17,7 +17,7 @@ receive the mean of the models of those that did, and would deploy it.
 import torch
 from torch import Tensor
 
-from fairlead.core import Layout, Method, Named, Server, Task, require
+from fairlead.core import Layout, Method, Named, Server, Task, Tie, require
 from fairlead.functional.gram import gram
 from fairlead.servers.mixing import mixing
 
@@ -32,7 +32,7 @@ def fedamp(*, alpha: float = 1.0, pull: float = 1.0, sigma: float = 1.0) -> Meth
         return {"theta": params}, {"theta": params}
 
     def client(state: Named, message: Named, task: Task) -> tuple[Named, Named]:
-        w = task.descend(state["theta"], tie=(message["theta"], pull / alpha))
+        w = task.descend(state["theta"], Tie(message["theta"], pull / alpha))
         return {"theta": w}, {"theta": w}
 
     def personal(state: Named, message: Named, task: Task) -> Tensor:

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from fairlead.core import Batch, Cut, Layout, Method, Named, Server, Task, require
+from fairlead.core import Batch, BatchLoss, Cut, Layout, Method, Named, Server, Task, require
 from fairlead.servers import averaging, mean, per_name
 
 WIDTHS = (10.0, 15.0, 20.0, 50.0)  # squared, of the Gaussian kernels
@@ -78,7 +78,7 @@ def fedcp(*, pull: float = 5.0) -> Method:
 
         start = personal(state, message, task)
         given = {n.removeprefix("body."): x for n, x in layout.stacked(start).items() if n.startswith("body.")}
-        u = task.descend(start, only=layout.part("body", "own", "gate"), loss=loss, given=given)
+        u = task.descend(start, only=layout.part("body", "own", "gate"), loss=BatchLoss(loss, given))
         return {"own": u[:, own.columns]}, {
             "w": u[:, body.columns] - message["w"],
             "head": u[:, own.columns] - message["head"],

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from fairlead.core import Layout, Method, Named, Server, Task, require
+from fairlead.core import Layout, Method, Named, Server, Task, Tie, Towards, require
 from fairlead.functional import subspace_similarity
 from fairlead.servers.propagation import propagation
 
@@ -79,9 +79,8 @@ def fedora(
         theta, theta_hat = state["theta"], message["theta"]
         gain = task.loss(theta) - task.loss(theta_hat)
         lam = torch.where(gain < 0, 0.0, (gain / 2).exp()) if released else 2 * gain.clamp(min=1e-8)
-        lam = (pull * lam).clamp(max=1 / task.lr)  # a step may reach θ̂ and goes no further
-        near = (theta_hat, lam)
-        theta = task.descend(theta, towards=near) if released else task.descend(theta, tie=near)
+        lam = (pull * lam).clamp(max=1 / task.sgd.lr)  # a step may reach θ̂ and goes no further
+        theta = task.descend(theta, Towards(theta_hat, lam) if released else Tie(theta_hat, lam))
         return {"theta": theta}, {"theta": theta}
 
     def personal(state: Named, message: Named, task: Task) -> Tensor:

@@ -58,14 +58,14 @@ def fedpac(*, pull: float = 1.0, head_lr: float = 0.1, head_epochs: int = 1) -> 
         n = task.sizes().to(sums)
         means = sums / n[..., None]
         variance = (squares / n - means.square().sum((1, 2))[:, None]).clamp(min=0) / n
-        decayed = head_lr * task.lr / task.training.lr
-        own = task.above(head, received, z).descend(message["head"], lr=decayed, epochs=head_epochs)
+        decayed = head_lr * task.sgd.lr / task.training.lr
+        how = task.sgd.but(lr=decayed, epochs=head_epochs)
+        own = task.above(head, received, z).descend(message["head"], how=how)
         u = task.descend(
             task.layout.join((body, message["w"]), (head, own)),
             only=body,
-            start=head_epochs,
-            loss=MeanLoss(values),
-            given={"prototypes": message["prototypes"], "known": message["known"]},
+            loss=MeanLoss(values, {"prototypes": message["prototypes"], "known": message["known"]}),
+            how=task.sgd.but(start=head_epochs),
         )
         sums, counts, _ = statistics(task.outputs(u, "train", features), task)
         return {}, {

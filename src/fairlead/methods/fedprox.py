@@ -8,7 +8,7 @@ Cost: as FedAvg.
 Differs from the paper: clients take part by the run's rule, and every client does its full local work.
 """
 
-from fairlead.core import Method, Named, Task, require
+from fairlead.core import Method, Named, Task, Tie, require
 from fairlead.methods.fedavg import fedavg
 
 
@@ -18,7 +18,7 @@ def fedprox(*, mu: float = 0.1) -> Method:
 
     def client(state: Named, message: Named, task: Task) -> tuple[Named, Named]:
         w = message["w"]
-        w_k = task.descend(w, tie=(w, mu))
+        w_k = task.descend(w, Tie(w, mu))
         return {}, {"w": w_k - w}
 
     return fedavg()._replace(client=client)

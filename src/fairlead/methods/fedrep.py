@@ -27,8 +27,8 @@ def fedrep(*, head_epochs: int | None = None, body_epochs: int = 1) -> Method:
         body, head = task.layout.body, task.layout.head
         passed = task.training.epochs if head_epochs is None else head_epochs
         u = personal(state, message, task)
-        u = task.descend(u, only=head, epochs=head_epochs)
-        u = task.descend(u, only=body, epochs=body_epochs, start=passed)
+        u = task.descend(u, only=head, how=task.sgd.but(epochs=head_epochs))
+        u = task.descend(u, only=body, how=task.sgd.but(epochs=body_epochs, start=passed))
         return {"head": u[:, head.columns]}, {"w": u[:, body.columns] - message["w"]}
 
     def personal(state: Named, message: Named, task: Task) -> Tensor:

@@ -19,7 +19,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from fairlead.core import Layout, Method, Named, Part, Server, Task, require
+from fairlead.core import Layout, Method, Named, Part, Plus, Server, Task, require
 from fairlead.servers import averaging, chain, over_everybody, per_name, step, uniform
 
 
@@ -72,15 +72,16 @@ def fedres(
 
     def client(state: Named, message: Named, task: Task) -> tuple[Named, Named]:
         shared, own = parts(task.layout)
-        u = task.descend(personal(state, message, task), only=own, epochs=local_epochs)
+        u = task.descend(personal(state, message, task), only=own, how=task.sgd.but(epochs=local_epochs))
+        how = task.sgd.but(epochs=global_epochs)
         if not control:
-            u = task.descend(u, only=shared, epochs=global_epochs)
+            u = task.descend(u, only=shared, how=how)
             return {"local": u[:, own.columns]}, {"w": u[:, shared.columns] - message["w"]}
         c, c_i = message["c"], state["c"]
         drift = task.layout.join((shared, c - c_i), (own, torch.zeros_like(state["local"])))
-        u = task.descend(u, only=shared, epochs=global_epochs, extra=lambda _: drift)
+        u = task.descend(u, Plus(drift), only=shared, how=how)
         change = u[:, shared.columns] - message["w"]
-        c_new = c_i - c - change / (task.steps(global_epochs) * task.lr)
+        c_new = c_i - c - change / (task.steps(how) * task.sgd.lr)
         return {"local": u[:, own.columns], "c": c_new}, {"w": change, "c": c_new - c_i}
 
     def personal(state: Named, message: Named, task: Task) -> Tensor:

@@ -18,7 +18,7 @@ import copy
 import torch
 from torch import Tensor, nn
 
-from fairlead.core import Batch, Cut, Layout, Method, Named, Part, Task, require
+from fairlead.core import Batch, BatchLoss, Cut, Layout, Method, Named, Part, Task, require
 from fairlead.servers import averaging, mean
 
 ABSENT = 1e-8
@@ -60,7 +60,8 @@ def fedrod(*, balance: float = 1.0) -> Method:
             return batch.mean(balanced + plain)
 
         own, shared = parts(task.layout)
-        u = task.descend(personal(state, message, task), loss=loss, given={"prior": log_prior(task, balance)})
+        both = BatchLoss(loss, {"prior": log_prior(task, balance)})
+        u = task.descend(personal(state, message, task), loss=both)
         return {"own": u[:, own.columns]}, {"w": u[:, shared.columns] - message["w"]}
 
     def personal(state: Named, message: Named, task: Task) -> Tensor:

@@ -28,7 +28,7 @@ def fedsam(*, rho: float = 0.1) -> Method:
             g = task.grad(u, batch)
             return task.grad(u + ascent(g, rho), batch)
 
-        w_k = task.descend(w, grad=sharp)
+        w_k = task.descend(w, gradient=sharp)
         return {}, {"w": w_k - w}
 
     return fedavg()._replace(client=client)

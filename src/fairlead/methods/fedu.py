@@ -5,7 +5,8 @@ w_k     state["theta"]     model of client k after its local steps, kept between
 a_kl    graph              weight of the edge from k to l; left out, everybody is everybody's neighbour
 m_k     message["theta"]   Σ_l a_kl w_l, the mean of client k's neighbours
 η       eta                strength of the Laplacian term; 0 is LOCAL
-μ, R    task.lr, steps()   local step size and number of local steps
+μ       task.sgd.lr        local step size
+R       task.steps()       number of local steps
 
 The Laplacian step is w_k <- w_k - μRη Σ_l a_kl (w_k - w_l) = w_k - μRη (w_k - m_k); local training goes on from there,
 and there is what the client deploys.
@@ -39,7 +40,7 @@ def fedu(*, eta: float = 0.5, graph: list[list[float]] | None = None) -> Method:
         return {"theta": w}, {"theta": w}
 
     def personal(state: Named, message: Named, task: Task) -> Tensor:
-        return state["theta"].lerp(message["theta"], (task.lr * task.steps() * eta).clamp(max=1))
+        return state["theta"].lerp(message["theta"], (task.sgd.lr * task.steps() * eta).clamp(max=1))
 
     def newcomer(state: Named, message: Named, task: Task) -> Tensor:
         return message["theta"]

@@ -13,6 +13,6 @@ def ft(method: Method, *, epochs: int = 5) -> Method:
     require(epochs >= 1, f"ft: epochs must be >= 1, got {epochs}; leave +ft out for none")
 
     def personal(state: Named, message: Named, task: Task) -> Tensor:
-        return task.descend(method.personal(state, message, task), epochs=epochs)
+        return task.descend(method.personal(state, message, task), how=task.sgd.but(epochs=epochs))
 
     return method._replace(personal=personal)

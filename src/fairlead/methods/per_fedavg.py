@@ -43,7 +43,7 @@ def per_fedavg(
 
     def client(state: Named, message: Named, task: Task) -> tuple[Named, Named]:
         w, epochs = message["w"], task.training.epochs
-        second, third = task.batches(start=epochs), task.batches(start=2 * epochs)
+        second, third = (task.batches(task.sgd.but(start=passes)) for passes in (epochs, 2 * epochs))
 
         def meta(u: Tensor, batch: Batch) -> Tensor:
             adapted = u - alpha * task.grad(u, batch)
@@ -53,10 +53,11 @@ def per_fedavg(
         def curvature(u: Tensor, g: Tensor, batch: Batch) -> Tensor:
             return (task.grad(u + delta * g, batch) - task.grad(u - delta * g, batch)) / (2 * delta)
 
-        w_k = task.descend(w, lr=beta, grad=meta)
+        w_k = task.descend(w, gradient=meta, how=task.sgd.but(lr=beta))
         return {}, {"w": w_k - w}
 
     def personal(state: Named, message: Named, task: Task) -> Tensor:
-        return task.descend(message["w"], lr=alpha, steps=adapt_steps, momentum=0.0, weight_decay=0.0)
+        how = task.sgd.but(lr=alpha, epochs=1, steps=adapt_steps, momentum=0.0, weight_decay=0.0)
+        return task.descend(message["w"], how=how)
 
     return Method(init, client, personal, server=averaging, average=uniform())

@@ -6,7 +6,7 @@ w       message["w"]     global model; w_i is client i's copy
 λ       lam              leash (λ/2)‖θ - w‖² between them
 K       inner_steps      gradient steps towards θ on each batch
         personal_lr      step size of these
-η       task.lr          step size of w_i ← w_i - η λ (w_i - θ_i)
+η       task.sgd.lr      step size of w_i ← w_i - η λ (w_i - θ_i)
 β       beta             how far the server moves towards the clients' mean; 1 takes it as it is
 
 Cost: one model kept per client, K times the gradient work; the model down and its change up, every round.
@@ -45,7 +45,7 @@ def pfedme(*, lam: float = 15.0, inner_steps: int = 5, personal_lr: float = 0.09
             w[:, weights:] = theta[:, weights:]
             return lam * (w - theta)
 
-        w = task.descend(message["w"], grad=moreau, weight_decay=0.0)
+        w = task.descend(message["w"], gradient=moreau, how=task.sgd.but(weight_decay=0.0))
         return {"theta": theta}, {"w": w - message["w"]}
 
     def personal(state: Named, message: Named, task: Task) -> Tensor:

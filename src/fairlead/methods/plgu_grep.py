@@ -44,8 +44,8 @@ def plgu_grep(*, rho: float = 0.05, head_epochs: int | None = None, body_epochs:
             g = task.grad(u, batch, only=body)
             return task.grad(u + ascent(g, rho, scale), batch, only=body)
 
-        u = task.descend(u, only=head, epochs=head_epochs)
-        u = task.descend(u, only=body, epochs=body_epochs, start=passed, grad=sharp)
+        u = task.descend(u, only=head, how=task.sgd.but(epochs=head_epochs))
+        u = task.descend(u, only=body, gradient=sharp, how=task.sgd.but(epochs=body_epochs, start=passed))
         phi = u[:, body.columns]
         return {"head": u[:, head.columns], "body": phi}, {"w": phi - message["w"]}
 

@@ -59,7 +59,7 @@ def plgu_lf(*, rho: float = 0.05, personal_layers: int = 1, at: Literal["w", "th
             return torch.stack([g, task.grad(point + ascent(g, rho, scale), batch)])
 
         start = [rows.expand(len(task), -1) for rows in (theta, w)]
-        theta, w_k = task.descend(torch.stack(start), grad=gradients)
+        theta, w_k = task.descend(torch.stack(start), gradient=gradients)
         return {"theta": theta}, {"w": w_k - w}
 
     def personal(state: Named, message: Named, task: Task) -> Tensor:
