@@ -18,9 +18,9 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.utils.flop_counter import FlopCounterMode
 
+from fairlead.clients import Pool, engine
 from fairlead.core import Federation, Layout, Named, Sgd, Split, Task, Tie, Training
 from fairlead.core.task import SplitName
-from fairlead.engines import Pool, engine
 from fairlead.models import build
 
 CLASSES = 10

@@ -1,14 +1,20 @@
 """The round loop: who takes part, who is held out, what is kept."""
 
+from collections.abc import Iterator
+from copy import deepcopy
+from dataclasses import replace
+from itertools import pairwise
+
 import pytest
 import torch
 from torch import nn
 
 import fairlead
 from fairlead.catalogue import parse
+from fairlead.clients import InProcess, engine
 from fairlead.core import FairleadError, Federation, Layout, Plan, Split, Training
-from fairlead.engines import engine
-from fairlead.rounds import Round, assemble, draw, held_out
+from fairlead.methods import METHODS
+from fairlead.rounds import Round, Snapshot, assemble, draw, held_out
 
 
 def federation(sizes: tuple[int, ...] = (6, 9, 12, 7), poison: int | None = None) -> Federation:
@@ -21,13 +27,15 @@ def federation(sizes: tuple[int, ...] = (6, 9, 12, 7), poison: int | None = None
     return Federation(data, data, data, ("no", "yes"))
 
 
+def in_process(data: Federation) -> InProcess:
+    return InProcess(data, Training(lr=0.1), engine("loop"))
+
+
 def train(name: str, data: Federation, **settings: object) -> list[Round]:
     torch.manual_seed(0)
     plan = Plan(**{"rounds": 3, "evaluate_every": 1} | settings)  # type: ignore[arg-type]
     entry = parse(name)
-    happened = fairlead.federate(
-        entry.method, data, nn.Linear(3, 2), Training(lr=0.1), plan, engine=engine("loop"), average=entry.average
-    )
+    happened = fairlead.federate(entry.method, in_process(data), nn.Linear(3, 2), plan, average=entry.average)
     return [r for r, _ in happened]
 
 
@@ -54,7 +62,7 @@ def test_held_out_clients_never_train_and_are_scored_as_newcomers() -> None:
     plain, other = federation(), federation()
     a, b = int(other.train.starts[k]), int(other.train.starts[k + 1])
     other.train.x[a:b] = torch.randn(b - a, 3)
-    runs = [train("fedavg", data, unseen=0.25)[-1].scores[-1].loss for data in (plain, other)]
+    runs = [train("fedavg", data, unseen=0.25)[-1].scores[-1].values["loss"] for data in (plain, other)]
     assert torch.equal(runs[0][seen], runs[1][seen])
     assert not torch.isclose(runs[0][k], runs[1][k])
 
@@ -70,7 +78,7 @@ def test_a_poisoned_client_is_left_out_and_named(caplog: pytest.LogCaptureFixtur
     rounds = train("fedavg", federation(poison=2))
     assert [r.dropped for r in rounds] == [[2], [2], [2]]
     assert "left out clients [2]" in caplog.text
-    losses = rounds[-1].scores[-1].loss
+    losses = rounds[-1].scores[-1].values["loss"]
     assert losses[[0, 1, 3]].isfinite().all()
 
 
@@ -93,8 +101,86 @@ def test_a_newcomer_of_a_hypernetwork_is_fitted_without_changing_anything_for_th
     k = int(newcomers[0])
 
     def last(epochs: int) -> torch.Tensor:
-        return train("pfedhn", federation(), unseen=0.25, newcomer_epochs=epochs, rounds=6)[-1].scores[0].loss
+        return train("pfedhn", federation(), unseen=0.25, newcomer_epochs=epochs, rounds=6)[-1].scores[0].values["loss"]
 
     short, long = last(1), last(8)
     assert torch.equal(short[[i for i in range(4) if i != k]], long[[i for i in range(4) if i != k]])
     assert float(long[k]) < float(short[k])
+
+
+@pytest.mark.parametrize("participation", [1.0, 0.5])
+@pytest.mark.parametrize("name", ["ditto", "fedora"])
+def test_snapshots_stay_as_they_were(name: str, participation: float) -> None:
+    """All of them at once hold what each held when it was yielded."""
+    plan = Plan(rounds=4, participation=participation, evaluate_every=2)
+
+    def happening() -> Iterator[tuple[Round, Snapshot]]:
+        torch.manual_seed(0)
+        return fairlead.federate(METHODS[name](), in_process(federation()), nn.Linear(3, 2), plan)
+
+    copies = [deepcopy([s.clients(), s.server, s.message, s.round, s.best]) for _, s in happening()]
+    later = [[s.clients(), s.server, s.message, s.round, s.best] for _, s in list(happening())]
+    assert len({s.round for _, s in list(happening())}) == 4
+    for held, copy in zip(later, copies, strict=True):
+        assert held[3:] == copy[3:]
+        for rows, before in zip(held[:3], copy[:3], strict=True):
+            assert rows.keys() == before.keys()
+            assert all(torch.equal(rows[n], before[n]) for n in rows)
+    states = [held[0]["state.row.v" if name == "ditto" else "state.row.theta"] for held in later]
+    assert not any(a.shape == b.shape and torch.equal(a, b) for a, b in pairwise(states))
+
+
+@pytest.mark.parametrize("pause", [0, 1, 2])
+def test_training_stops_when_patience_runs_out_and_a_resumed_run_stops_there_too(pause: int) -> None:
+    """Validation samples with the wrong labels: the longer the training, the higher their loss."""
+    plan = Plan(rounds=20, evaluate_every=2, patience=2, select="validation")
+    data = federation()
+    wrong = replace(data, validation=replace(data.validation, y=1 - data.validation.y))
+    clients = in_process(wrong)
+
+    def go(snapshot: Snapshot | None = None) -> list[tuple[Round, Snapshot]]:
+        torch.manual_seed(0)
+        return list(fairlead.federate(METHODS["local"](), clients, nn.Linear(3, 2), plan, snapshot=snapshot))
+
+    whole = go()
+    losses = [float(s.values["loss"].mean()) for r, _ in whole for s in r.scores if s.split == "validation"]
+    lowest = losses.index(min(losses))
+    assert len(losses) == lowest + 1 + 2 < 10
+    assert [r.stopped for r, _ in whole] == [False] * (len(whole) - 1) + [True]
+    resumed = go(whole[pause][1])
+    assert [r.round for r, _ in resumed] == [r.round for r, _ in whole[pause + 1 :]]
+    assert resumed[-1][0].stopped
+    assert resumed[-1][1].best == whole[-1][1].best
+    ends = [snapshots[-1][1].clients() for snapshots in (whole, resumed)]
+    assert all(torch.equal(ends[0][n], ends[1][n]) for n in ends[0])
+    assert go(whole[-1][1]) == []
+
+
+def test_selection_and_patience_need_validation_samples() -> None:
+    data = federation()
+    empty = Split(data.test.x[:0], data.test.y[:0], torch.zeros(5, dtype=torch.int64))
+    for settings in ({"select": "validation"}, {"patience": 3}):
+        with pytest.raises(fairlead.InputError, match="need validation samples, and the clients have none"):
+            train("fedavg", replace(data, validation=empty), **settings)
+    assert [s.split for s in train("fedavg", replace(data, validation=empty))[-1].scores] == ["test"]
+
+
+@pytest.mark.parametrize("on", ["loop", "vectorised"])
+@pytest.mark.parametrize("unseen", [0.0, 0.25])
+def test_outputs_are_those_of_the_models_that_were_kept(on: str, unseen: float) -> None:
+    data = federation()
+    clients = InProcess(data, Training(lr=0.1), engine(on))
+    torch.manual_seed(0)
+    module = nn.Linear(3, 2)
+    plan = Plan(rounds=6, evaluate_every=1, select="validation", unseen=unseen)
+    happened = list(fairlead.federate(METHODS["ditto"](), clients, module, plan))
+    best = happened[-1][1].best
+    assert best is not None
+    scores = {(s.model, s.split): s for s in happened[best.round - 1][0].scores}
+    found = clients.outputs("test")
+    assert [len(rows) for rows in found] == data.test.sizes.tolist()
+    for k, rows in enumerate(found):
+        right = (rows.argmax(1) == data.test.client(k)[1]).float().mean()
+        assert float(right) == float(scores["personal", "test"].values["accuracy"][k])
+        Layout(module).write(clients.models(torch.tensor([k]))[0], module)
+        torch.testing.assert_close(rows, module(data.test.client(k)[0]).detach())

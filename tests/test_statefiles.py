@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fairlead
-from fairlead import rounds, runs
-from fairlead.core import States
+from fairlead import runs
+from fairlead.clients import States, inprocess
 from fairlead.statefiles import StateFiles
 
 FIRST = {"v": torch.tensor([[1.0, 2.0]]), "n": torch.tensor([[7]])}
@@ -34,7 +34,7 @@ def test_as_in_memory_whatever_the_cohorts(
         for store in (memory, disk):
             store.put(torch.tensor(ids), rows(ids, tag))
         if tag % every == 0:
-            disk.save()
+            disk.save()()
     expected = {n: x.expand(N, *x.shape[1:]) for n, x in memory.get(everyone).items()}
     found = disk.get(everyone)
     assert all(torch.equal(found[n], expected[n]) for n in expected)
@@ -44,7 +44,7 @@ def test_a_crash_goes_back_to_the_checkpoint(tmp_path: Path) -> None:
     before = StateFiles(N, FIRST, tmp_path)
     before.put(torch.tensor([1, 3]), rows([1, 3], 0))
     before.put(torch.tensor([3, 4]), rows([3, 4], 1))
-    saved = {n: x.clone() for n, x in before.save().items()}
+    saved = {n: x.clone() for n, x in before.save()().items()}
     at_checkpoint = before.get(torch.arange(N))
     for tag in range(2, 8):  # overwrites everything the checkpoint refers to, and is lost
         before.put(torch.tensor([1, 3, 4]), rows([1, 3, 4], tag))
@@ -60,7 +60,7 @@ def test_files_do_not_pile_up(tmp_path: Path) -> None:
     for tag in range(200):
         ids = torch.randperm(N, generator=generator)[:3].sort().values
         store.put(ids, rows(ids.tolist(), tag))
-        store.save()
+        store.save()()
     # Two generations are kept: what is current, and what the last checkpoint refers to.
     assert len(list(tmp_path.glob("*.safetensors"))) <= 2 * N
 
@@ -70,8 +70,8 @@ def test_a_run_with_states_on_disk_ends_with_the_same_bits(tmp_path: Path, monke
     plan |= {"select": "last"}
     usual = fairlead.compare(["ditto"], out=tmp_path / "memory", **plan)
     monkeypatch.setattr(runs, "MEMORY_BYTES", 0)
-    monkeypatch.setattr(rounds, "MODELS_BYTES", 0)
-    monkeypatch.setattr(rounds, "BLOCK_BYTES", 4 * 650 * 2)
+    monkeypatch.setattr(inprocess, "MODELS_BYTES", 0)
+    monkeypatch.setattr(inprocess, "BLOCK_BYTES", 4 * 650 * 2)
     monkeypatch.setattr(runs, "CHECKPOINT_SECONDS", 0.0)
     disk = fairlead.compare(["ditto"], out=tmp_path / "disk", **plan)
     assert list((tmp_path / "disk" / "runs" / "ditto-seed0" / "states").glob("*.safetensors"))

@@ -15,10 +15,10 @@ from torch.nn.functional import cross_entropy
 from benchmarks.measure import gemm_rate, interleaved
 from benchmarks.sections.rows import Options, Row, alone
 from benchmarks.workloads import Workload, descent, reference, reference_evaluation
+from fairlead.clients import InProcess, choose
 from fairlead.core import Batch, MeanLoss, Named, Plan, Task
 from fairlead.core.machine import cores
 from fairlead.core.task import SplitName
-from fairlead.engines import choose
 from fairlead.methods import METHODS
 from fairlead.rounds import federate
 
@@ -97,11 +97,9 @@ def methods(name: str, options: Options) -> Iterator[Row]:
         for method in PASSES:
             happening = federate(
                 METHODS[method](),
-                w.federation,
+                InProcess(w.federation, w.training, best),
                 w.module,
-                w.training,
                 Plan(rounds=rounds, evaluate_every=rounds),
-                engine=best,
             )
             stack.callback(happening.close)
             next(happening)  # the first round pays for copies, and for the greetings where there are any
@@ -155,7 +153,10 @@ def evaluation(name: str, options: Options) -> Iterator[Row]:
         }
         for method in PASSES:
             happening = federate(
-                METHODS[method](), w.federation, w.module, w.training, Plan(rounds=10**6, evaluate_every=1), engine=best
+                METHODS[method](),
+                InProcess(w.federation, w.training, best),
+                w.module,
+                Plan(rounds=10**6, evaluate_every=1),
             )
             stack.callback(happening.close)
             next(happening)  # as in `methods`

@@ -17,8 +17,8 @@ from torch import nn
 from benchmarks.measure import interleaved, peak_bytes
 from benchmarks.sections.rows import Options, Row, alone
 from benchmarks.workloads import CLASSES, WORKLOADS, Workload, descent, reference
+from fairlead.clients import ENGINES, InProcess, choose, engine
 from fairlead.core import Plan
-from fairlead.engines import ENGINES, choose, engine
 from fairlead.methods import METHODS
 from fairlead.rounds import federate
 from fairlead.statefiles import StateFiles
@@ -73,12 +73,14 @@ def many_of(clients: int, small: bool = False) -> tuple[float, int, int]:
     with tempfile.TemporaryDirectory() as folder:
         happening = federate(
             METHODS["ditto"](),
-            w.federation,
+            InProcess(
+                w.federation,
+                w.training,
+                engine("threads+vectorised"),
+                store=lambda n, state: StateFiles(n, state, Path(folder)),
+            ),
             w.module,
-            w.training,
             Plan(rounds=rounds if small else 10**6, participation=COHORT, evaluate_every=10**6),
-            engine=engine("threads+vectorised"),
-            store=lambda n, state: StateFiles(n, state, Path(folder)),
         )
         seconds: list[float] = []
         began = time.perf_counter()

@@ -10,6 +10,7 @@ False
 
 from fairlead import functional
 from fairlead.catalogue import parse
+from fairlead.clients import InProcess, engine
 from fairlead.comparison import Comparison, compare, resume, run
 from fairlead.core.errors import DataError, EngineError, FairleadError, InputError, RunError
 from fairlead.core.plan import Plan
@@ -25,6 +26,7 @@ __all__ = [
     "EngineError",
     "FairleadError",
     "Federation",
+    "InProcess",
     "InputError",
     "Method",
     "Named",
@@ -35,6 +37,7 @@ __all__ = [
     "Settings",
     "Split",
     "compare",
+    "engine",
     "federate",
     "functional",
     "parse",

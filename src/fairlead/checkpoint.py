@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,10 @@ import pyarrow.parquet as pq
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
-from fairlead.core import Named, RunError, StateStore
-from fairlead.rounds import Snapshot
+from fairlead.core import Named, RunError
+from fairlead.rounds import Best, Snapshot
 
-FORMAT = "1"
+FORMAT = "2"
 
 
 def atomically(path: Path, write: Callable[[Path], object]) -> None:
@@ -78,39 +79,61 @@ def write_tensors(path: Path, tensors: Named, **facts: str) -> None:
 
 def read_tensors(path: Path) -> tuple[Named, dict[str, str]]:
     """What `write_tensors` wrote: tensors and facts."""
+    with _opened(path) as (file, facts):
+        return {n: file.get_tensor(n) for n in file.keys()}, facts  # noqa: SIM118 - not a dict
+
+
+def read_facts(path: Path) -> dict[str, str]:
+    """The facts alone, without the tensors."""
+    with _opened(path) as (_, facts):
+        return facts
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[tuple[Any, dict[str, str]]]:
+    """A safetensors file and its facts."""
     try:
         with safe_open(path, framework="pt") as file:
-            facts = file.metadata() or {}
-            tensors = {n: file.get_tensor(n) for n in file.keys()}  # noqa: SIM118 - not a dict
+            facts: dict[str, str] = file.metadata() or {}
+            if facts.get("format") != FORMAT:
+                raise RunError(
+                    f"{path} has format {facts.get('format')}, expected {FORMAT}; it was written by another version"
+                )
+            yield file, facts
     except FileNotFoundError as error:
         raise RunError(f"{path} is missing; nothing to go on from") from error
     except (SafetensorError, OSError) as error:
         raise RunError(
             f"{path} is corrupt ({error}); delete that file to train this run anew, or restore a copy"
         ) from error
-    if facts.get("format") != FORMAT:
-        raise RunError(f"{path} has format {facts.get('format')}, expected {FORMAT}; it was written by another version")
-    return tensors, facts
 
 
 def save_snapshot(path: Path, snapshot: Snapshot) -> None:
     """Everything the rest of the run depends on, in one file."""
-    rooms = {
-        "state": snapshot.states.save(),
-        "server": snapshot.server,
-        "message": snapshot.message,
-        "best": snapshot.best,
-    }
+    rooms = {"clients": snapshot.clients(), "server": snapshot.server, "message": snapshot.message}
     tensors = {f"{room}/{n}": x for room, rows in rooms.items() for n, x in rows.items()}
-    write_tensors(path, tensors, round=str(snapshot.round))
+    best = {} if snapshot.best is None else {"best": json.dumps(snapshot.best)}
+    write_tensors(path, tensors, round=str(snapshot.round), **best)
 
 
-def load_snapshot(path: Path, states: StateStore) -> Snapshot:
-    """Take back what `save_snapshot` wrote; `states` is an empty store of the kind that was saved."""
+def load_snapshot(path: Path) -> Snapshot:
+    """Take back what `save_snapshot` wrote."""
     tensors, facts = read_tensors(path)
-    rooms: dict[str, Named] = {"state": {}, "server": {}, "message": {}, "best": {}}
+    rooms: dict[str, Named] = {"clients": {}, "server": {}, "message": {}}
     for name, x in tensors.items():
         room, _, n = name.partition("/")
         rooms[room][n] = x
-    states.load(rooms["state"])
-    return Snapshot(int(facts["round"]), states, rooms["server"], rooms["message"], rooms["best"])
+    held = rooms["clients"]
+    return Snapshot(int(facts["round"]), rooms["server"], rooms["message"], lambda: held, _best(facts))
+
+
+def kept_round(path: Path) -> int:
+    """The round whose models a run deploys, from its checkpoint's header."""
+    best = _best(read_facts(path))
+    if best is None:
+        raise RunError(f"{path} was written before any models were scored; let the run go on")
+    return best.round
+
+
+def _best(facts: dict[str, str]) -> Best | None:
+    return Best(*json.loads(facts["best"])) if "best" in facts else None

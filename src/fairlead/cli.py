@@ -292,7 +292,7 @@ class watch:
 def main() -> None:
     """Run the command; what goes wrong on purpose is one sentence and exit code 2."""
     logging.basicConfig(level=logging.WARNING, format="fairlead: %(message)s")
-    logging.getLogger("fairlead.engines.auto").setLevel(logging.INFO)
+    logging.getLogger("fairlead.clients.auto").setLevel(logging.INFO)
     try:
         code = app(standalone_mode=False)
     except FairleadError as error:

@@ -21,13 +21,13 @@ from torch import nn
 
 from fairlead.catalogue import Entry, check_options, parse
 from fairlead.checkpoint import read_json, write_json
+from fairlead.clients import Engine, check_models, choose, engine
 from fairlead.core import Federation, InputError, Layout, Method, RunError, check_targets, require
 from fairlead.data import Source, load
-from fairlead.engines import Engine, choose, engine
 from fairlead.metrics import difference_interval, over_seeds, summarise
 from fairlead.models import build
 from fairlead.report import markdown_table
-from fairlead.rounds import check_models, held_out
+from fairlead.rounds import held_out
 from fairlead.runs import Job, deployed, finished, train, versions
 from fairlead.settings import Experiment, check, resolve
 

@@ -23,17 +23,17 @@ from torch import nn
 
 from fairlead.catalogue import Entry
 from fairlead.checkpoint import (
+    kept_round,
     load_snapshot,
     read_json,
     read_table,
-    read_tensors,
     save_snapshot,
     write_json,
     write_table,
 )
-from fairlead.core import Federation, Layout, Named, Plan, RunError, States, StateStore
-from fairlead.engines import Engine
-from fairlead.rounds import Round, federate, payload, wrapped
+from fairlead.clients import KEPT, Engine, InProcess, States, StateStore, payload, wrapped
+from fairlead.core import Federation, Layout, Named, Plan, RunError
+from fairlead.rounds import Round, federate
 from fairlead.settings import Experiment
 from fairlead.statefiles import StateFiles
 
@@ -59,7 +59,7 @@ class Job:
 
     def plan(self) -> Plan:
         """The rounds of this run."""
-        chosen = {f.name: getattr(self.experiment, f.name) for f in fields(Plan) if f.name != "seed"}
+        chosen = {f.name: getattr(self.experiment, f.name) for f in fields(Plan) if hasattr(self.experiment, f.name)}
         return Plan(**chosen, seed=self.seed)
 
     def settings(self) -> dict[str, Any]:
@@ -105,56 +105,45 @@ def train(job: Job, progress: Progress | None = None) -> None:
     checkpoint = job.folder / "checkpoint.safetensors"
     snapshot, records, rounds = None, Records(), Rounds()
     if checkpoint.exists():
-        layout = Layout(wrapped(job.entry.method, job.module, job.seed))
-        params = layout.read(wrapped(job.entry.method, job.module, job.seed))
-        first, _ = job.entry.method.init(params, layout)
-        snapshot = load_snapshot(checkpoint, store(job)(job.federation.clients, first))
+        snapshot = load_snapshot(checkpoint)
         # Records are written before the checkpoint: what is newer belongs to rounds that will be trained again.
         records = Records(read_table(job.folder / "records.parquet"), snapshot.round)
         rounds = Rounds(read_table(job.folder / "rounds.parquet"), snapshot.round)
         logger.info("%s goes on after round %d", job.folder, snapshot.round)
-    e = job.experiment
     saved = time.monotonic()
-    happened = federate(
-        job.entry.method,
-        job.federation,
-        job.module,
-        e.training,
-        job.plan(),
-        engine=job.engine,
-        average=job.entry.average,
-        store=store(job),
-        snapshot=snapshot,
-    )
-    for round, now in happened:
-        records.add(round, job.federation)
-        rounds.add(round)
-        if round.round == e.rounds or time.monotonic() - saved > CHECKPOINT_SECONDS:
-            write_table(job.folder / "records.parquet", records.columns)
-            write_table(job.folder / "rounds.parquet", rounds.columns)
-            save_snapshot(checkpoint, now)
-            saved = time.monotonic()
-        if progress:
-            progress(round.round)
+    with clients_of(job) as clients:
+        happened = federate(
+            job.entry.method, clients, job.module, job.plan(), average=job.entry.average, snapshot=snapshot
+        )
+        for round, now in happened:
+            records.add(round, job.federation)
+            rounds.add(round)
+            last = round.round == job.experiment.rounds or round.stopped
+            if last or time.monotonic() - saved > CHECKPOINT_SECONDS:
+                write_table(job.folder / "records.parquet", records.columns)
+                write_table(job.folder / "rounds.parquet", rounds.columns)
+                save_snapshot(checkpoint, now)
+                saved = time.monotonic()
+            if progress:
+                progress(round.round)
     # A run resumed after its last round has nothing left to do but this.
     write_json(job.folder / "summary.json", summarise_run(job, records, rounds))
 
 
-def store(job: Job) -> Callable[[int, Named], StateStore]:
-    """Where this run's states live: in memory, or in its folder if they are too many."""
+def clients_of(job: Job) -> InProcess:
+    """The run's clients; their states live in memory, or in its folder if they are too many."""
 
-    def make(clients: int, first: Named) -> StateStore:
+    def store(clients: int, first: Named) -> StateStore:
         if clients * payload(first) > MEMORY_BYTES:
             return StateFiles(clients, first, job.folder / "states")
         return States(clients, first)
 
-    return make
+    return InProcess(job.federation, job.experiment.training, job.engine, store)
 
 
 def summarise_run(job: Job, records: Records, rounds: Rounds) -> dict[str, Any]:
     """The run's own figures, on test data at the chosen round."""
-    tensors, _ = read_tensors(job.folder / "checkpoint.safetensors")
-    chosen = int(tensors["best/round"][0])
+    chosen = kept_round(job.folder / "checkpoint.safetensors")
     rows = [r for r in records.rows() if (r["round"], r["split"], r["model"]) == (chosen, "test", "personal")]
     rows.sort(key=lambda r: r["client"])
     totals = {name: sum(rounds.columns[name]) for name in ("seconds", "samples", "bytes_up", "bytes_down")}
@@ -178,25 +167,17 @@ def summarise_run(job: Job, records: Records, rounds: Rounds) -> dict[str, Any]:
 
 def deployed(job: Job, client: int) -> nn.Module:
     """One client's own model at the chosen round, ready to use."""
-    path = job.folder / "checkpoint.safetensors"
-    module = wrapped(job.entry.method, job.module, job.seed)
-    layout = Layout(module)
-    tensors, _ = read_tensors(path)
-    if "best/models" in tensors:
-        return layout.write(tensors["best/models"][client], module).eval()
+    method, now = job.entry.method, load_snapshot(job.folder / "checkpoint.safetensors")
+    module = wrapped(method, job.module, job.seed)
+    saved = now.clients()
+    if KEPT in saved:
+        return Layout(module).write(saved[KEPT][client], module).eval()
     # Too many to keep: made now from the client's state and the last message, which is what `select` "last" deploys.
-    method, ids = job.entry.method, torch.tensor([client])
-    first, _ = method.init(layout.read(module), layout)
-    now = load_snapshot(path, store(job)(job.federation.clients, first))
-    with job.engine.start(module, layout, job.federation, job.experiment.training, job.seed) as pool:
-        made, _ = pool.map(
-            lambda s, m, task: ({"model": method.personal(s, m, task)}, {}),
-            ids,
-            now.round,
-            now.states.get(ids),
-            now.message,
-        )
-    return layout.write(made["model"][0], module).eval()
+    with clients_of(job) as clients:
+        clients.start(method, module, job.plan())
+        clients.load(saved, now.round, now.message)
+        row = clients.models(torch.tensor([client]))[0]
+    return Layout(module).write(row, module).eval()
 
 
 class Records:
@@ -207,16 +188,17 @@ class Records:
         self.columns = _until(columns, until) if columns else {n: [] for n in names}
 
     def add(self, round: Round, federation: Federation) -> None:
-        """Append the scores of a round."""
+        """Append the scores of a round; a metric that no earlier round had is a new column."""
+        count, before = federation.clients, len(self.columns["round"])
         for s in round.scores:
-            count = federation.clients
-            accuracy = [None] * count if s.accuracy is None else s.accuracy.to(torch.float64).tolist()
-            sizes = getattr(federation, s.split).sizes.tolist()
             constant = {"round": round.round, "split": s.split, "model": s.model}
             new: dict[str, list[Any]] = {n: [v] * count for n, v in constant.items()}
-            new |= {"client": list(range(count)), "accuracy": accuracy, "loss": s.loss.tolist(), "n": sizes}
-            for name, values in new.items():
-                self.columns[name] += values
+            new |= {"client": list(range(count)), "n": getattr(federation, s.split).sizes.tolist()}
+            new |= {metric: values.to(torch.float64).tolist() for metric, values in s.values.items()}
+            for name in {**self.columns, **new}:
+                column = self.columns.setdefault(name, [None] * before)
+                column += new.get(name, [None] * count)
+            before += count
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """One dict per record."""

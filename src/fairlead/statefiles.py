@@ -16,6 +16,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from fairlead.clients import Saved
 from fairlead.core import Named, RunError
 
 # Rows that nobody needs any more may take up to this many times the space of those in use before they are cleared.
@@ -65,11 +66,28 @@ class StateFiles:
         self._next += 1
         self._sizes[number] = len(ids)
         self._unflushed.add(number)
-        self._file[ids] = number
-        self._row[ids] = torch.arange(len(ids))
+        self._file = self._file.index_fill(0, ids, number)  # new ones: a saved index stays as it is
+        self._row = self._row.index_copy(0, ids, torch.arange(len(ids)))
 
-    def save(self) -> Named:
-        """The index, for a checkpoint; the rows it refers to are on the disk when this returns."""
+    def save(self) -> Saved:
+        """The index, for a checkpoint; when it is made, the rows it refers to are brought to the disk.
+
+        Rows that neither the newest index nor the one made before it refers to are then deleted: an older one is
+        refused.
+        """
+        file, row = self._file, self._row
+
+        def named() -> Named:
+            if file is self._file:
+                return self._save()
+            gone = set(file[file >= 0].tolist()) - self._sizes.keys()
+            if gone:
+                raise RunError(f"states of {len(gone)} files in {self._folder} were deleted after a later checkpoint")
+            return self._index(file, row)
+
+        return named
+
+    def _save(self) -> Named:
         self._compact()
         for number in self._unflushed:
             with self._path(number).open("rb+") as file:
@@ -80,8 +98,11 @@ class StateFiles:
             self._path(number).unlink(missing_ok=True)
             del self._sizes[number]
         self._kept = needed
+        return self._index(self._file, self._row)
+
+    def _index(self, file: Tensor, row: Tensor) -> Named:
         sizes = torch.tensor(sorted(self._sizes.items()), dtype=torch.int64).view(-1, 2)
-        return {"file": self._file, "row": self._row, "next": torch.tensor([self._next]), "sizes": sizes}
+        return {"file": file, "row": row, "next": torch.tensor([self._next]), "sizes": sizes}
 
     def load(self, saved: Named) -> None:
         """Take back what `save` gave; files written after it are written again."""

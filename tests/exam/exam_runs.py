@@ -9,12 +9,12 @@ from itertools import islice
 import torch
 from torch import nn
 
-from fairlead import rounds
 from fairlead.catalogue import parse
 from fairlead.checkpoint import load_snapshot, save_snapshot
-from fairlead.core import Layout, Plan, Server, Split, States, Training, stream
+from fairlead.clients import InProcess, States, engine, first_state, wrapped
+from fairlead.core import Layout, Plan, Server, Split, Training, stream
 from fairlead.data import scenario
-from fairlead.engines import engine
+from fairlead.rounds import federate
 
 ROUNDS = 3
 SIZES = (40, 30, 28, 21, 12)  # three like-sized clients are stacked together and run out of batches one by one
@@ -153,7 +153,7 @@ class Run:
     @property
     def scores(self):
         """Every score of every round, in order."""
-        return [x for r in self.records for s in r.scores for x in (s.accuracy, s.loss)]
+        return [x for r in self.records for s in r.scores for x in s.values.values()]
 
     def outputs(self, k, row=None):
         """What client k's deployed model makes of its test inputs, through a plain module."""
@@ -186,19 +186,17 @@ def run(
         return entry._replace(method=seen.method(entry.method)) if watch else entry
 
     method = fresh().method
-    module = rounds.wrapped(method, build(), seed)
+    module = wrapped(method, build(), seed)
     layout = Layout(module)
     initial = layout.read(module)
 
     def go(until, snapshot=None):
         entry = fresh()  # as a new process would build it: nothing may be remembered outside the snapshot
-        happened = rounds.federate(
+        happened = federate(
             entry.method,
-            data,
+            InProcess(data, TRAINING, two_at_most(on)),
             build(),
-            TRAINING,
             Plan(rounds=ROUNDS, participation=participation, evaluate_every=2, seed=seed),
-            engine=two_at_most(on),
             average=entry.average,
             snapshot=snapshot,
         )
@@ -207,8 +205,7 @@ def run(
     records, snapshots = go(pause[0] if pause else ROUNDS)
     if pause:
         save_snapshot(pause[1], snapshots[-1])
-        loaded = load_snapshot(pause[1], States(data.clients, method.init(initial, layout)[0]))
-        later, snapshots = go(ROUNDS, loaded)
+        later, snapshots = go(ROUNDS, load_snapshot(pause[1]))
         records += later
     snapshot = snapshots[-1]
     models = deployed(fresh().method, data, module, layout, snapshot, two_at_most(on), seed)
@@ -221,9 +218,11 @@ def deployed(method, data, module, layout, snapshot, on, seed):
     def work(state, message, task):
         return {"model": method.personal(state, message, task)}, {}
 
+    states = States(data.clients, first_state(method, module))
+    states.load({n.removeprefix("state."): x for n, x in snapshot.clients().items() if n.startswith("state.")})
     everyone = torch.arange(data.clients)
     with on.start(module, layout, data, TRAINING, seed) as pool:
-        rows, _ = pool.map(work, everyone, snapshot.round, snapshot.states.get(everyone), snapshot.message)
+        rows, _ = pool.map(work, everyone, snapshot.round, states.get(everyone), snapshot.message)
     return rows["model"]
 
 

@@ -118,7 +118,7 @@ def test_it_evaluates_the_model_it_deploys(case):
     for k in range(len(SIZES)):
         y = FEDERATION.test.client(k)[1]
         right = (case.full.outputs(k).argmax(1) == y).float().mean()
-        torch.testing.assert_close(last["personal", "test"].accuracy[k], right)
+        torch.testing.assert_close(last["personal", "test"].values["accuracy"][k], right)
 
 
 def test_a_client_that_diverges_harms_nobody_else(case):

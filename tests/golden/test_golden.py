@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from fairlead.catalogue import parse
+from fairlead.clients import InProcess, engine
 from fairlead.core import Plan, Training
 from fairlead.data import scenario
-from fairlead.engines import engine
 from fairlead.models import build
 from fairlead.rounds import federate
 
@@ -26,8 +26,8 @@ def curve(name: str) -> list[float]:
     entry = parse(name)
     training = Training(lr=0.05, epochs=1, batch_size=16, momentum=0.5)
     plan = Plan(rounds=5, evaluate_every=1)
-    rounds = federate(entry.method, data, module, training, plan, engine=engine("loop"), average=entry.average)
-    return [float(s.loss.mean()) for r, _ in rounds for s in r.scores if s.split == "test"]
+    rounds = federate(entry.method, InProcess(data, training, engine("loop")), module, plan, average=entry.average)
+    return [float(s.values["loss"].mean()) for r, _ in rounds for s in r.scores if s.split == "test"]
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -6,9 +6,9 @@ One step of size lr takes u to u + lr (c_k - u); K steps take it to c_k + (1 - l
 import torch
 from torch import nn
 
+from fairlead.clients import InProcess, States, engine, first_state, wrapped
 from fairlead.core import Federation, Layout, Plan, Split, Training
-from fairlead.engines import engine
-from fairlead.rounds import draw, federate, wrapped
+from fairlead.rounds import draw, federate
 
 
 class Point(nn.Module):
@@ -87,11 +87,9 @@ def run(method, federation, start, *, rounds=1, on="loop", participation=1.0, se
     module = start if isinstance(start, nn.Module) else Point(start)
     for _, snapshot in federate(  # noqa: B007
         method,
-        federation,
+        InProcess(federation, how, engine(on)),
         module,
-        how,
         Plan(rounds=rounds, participation=participation, seed=seed),
-        engine=engine(on),
         average=average,
     ):
         pass
@@ -104,9 +102,11 @@ def deployed(method, federation, module, snapshot, how, seed=0):
     def work(state, message, task):
         return {"model": method.personal(state, message, task)}, {}
 
+    states = States(federation.clients, first_state(method, module))
+    states.load({n.removeprefix("state."): x for n, x in snapshot.clients().items() if n.startswith("state.")})
     everyone = torch.arange(federation.clients)
     with engine("loop").start(module, Layout(module), federation, how, seed) as pool:
-        rows, _ = pool.map(work, everyone, snapshot.round, snapshot.states.get(everyone), snapshot.message)
+        rows, _ = pool.map(work, everyone, snapshot.round, states.get(everyone), snapshot.message)
     return rows["model"]
 
 

@@ -21,19 +21,19 @@ def test_two_rounds_follow_the_equations():
     w = (START - lr * (START - CENTRES)).mean(0)
     models, snapshot = run(apfl(), quadratic(CENTRES), START, how=training(lr=lr))
     torch.testing.assert_close(models, a * v + (1 - a) * w)
-    torch.testing.assert_close(snapshot.states.get(torch.arange(2))["alpha"], a)
+    torch.testing.assert_close(snapshot.clients()["state.row.alpha"], a)
 
     a = a - lr * ((v - w) * (a * v + (1 - a) * w - CENTRES)).sum(1, keepdim=True)
     v = v - lr * a * (a * v + (1 - a) * w - CENTRES)
     w = (w - lr * (w - CENTRES)).mean(0)
     models, snapshot = run(apfl(), quadratic(CENTRES), START, rounds=2, how=training(lr=lr))
-    torch.testing.assert_close(snapshot.states.get(torch.arange(2))["alpha"], a)
+    torch.testing.assert_close(snapshot.clients()["state.row.alpha"], a)
     torch.testing.assert_close(models, a * v + (1 - a) * w)
 
 
 def test_the_share_grows_where_clients_differ_and_stays_within_one():
     _, snapshot = run(apfl(alpha=0.9, alpha_lr=1.0), quadratic(10 * CENTRES), START, rounds=5)
-    assert snapshot.states.get(torch.arange(2))["alpha"].tolist() == [[1.0], [1.0]]
+    assert snapshot.clients()["state.row.alpha"].tolist() == [[1.0], [1.0]]
 
 
 @pytest.mark.parametrize("on", ["loop", "vectorised"])
@@ -52,7 +52,7 @@ def test_share_fixed_at_zero_is_fedavg():
 def test_adapting_matters():
     ours, snapshot = run(apfl(), blobs(), net(), rounds=5, how=CLASSES)
     fixed, _ = run(apfl(alpha_lr=0.0), blobs(), net(), rounds=5, how=CLASSES)
-    assert snapshot.states.get(torch.arange(3))["alpha"].unique().numel() == 3
+    assert snapshot.clients()["state.row.alpha"].unique().numel() == 3
     assert (ours - fixed).norm(dim=1).min() > 1e-4
 
 

@@ -2,9 +2,9 @@
 
 import pytest
 
+from fairlead.clients import InProcess, engine
 from fairlead.core import Plan, Training
 from fairlead.data import scenario
-from fairlead.engines import engine
 from fairlead.methods import METHODS
 from fairlead.models import build
 from fairlead.rounds import federate
@@ -17,11 +17,9 @@ def test_it_learns(name):
     federation = scenario("rotated-digits", clients=5, angle=20.0).build(seed=0)
     *_, (last, _) = federate(
         METHODS[name](),
-        federation,
+        InProcess(federation, TRAINING, engine("loop")),
         build("mlp", tuple(federation.train.x.shape[1:]), 10, seed=0),
-        TRAINING,
         Plan(rounds=8, participation=0.7),
-        engine=engine("loop"),
     )
-    (accuracy,) = (s.accuracy for s in last.scores if s.split == "test")
+    (accuracy,) = (s.values["accuracy"] for s in last.scores if s.split == "test")
     assert float(accuracy.mean()) > 0.5

@@ -25,7 +25,7 @@ def test_no_learning_is_fedavg():
 
 def test_learning_makes_every_client_its_own_model():
     mine, snapshot = run(fedala(), FEDERATION, net(), rounds=4, how=CLASSES)
-    weights = snapshot.states.get(torch.arange(3))["weights"]
+    weights = snapshot.clients()["state.row.weights"]
     assert bool(((weights >= 0) & (weights <= 1)).all())
     assert bool((weights < 1).any(1).all())
     part = upper(Layout(net()), 1)

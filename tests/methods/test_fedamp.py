@@ -61,7 +61,7 @@ def test_without_the_tie_it_is_local():
 
 def test_one_client_mixes_its_own_model_only():
     _, snapshot = run(fedamp(), quadratic([[2.0, 1.0]]), [0.0, 0.0], rounds=3)
-    assert torch.equal(snapshot.message["theta"], snapshot.states.get(torch.tensor([0]))["theta"])
+    assert torch.equal(snapshot.message["theta"], snapshot.clients()["state.row.theta"])
 
 
 def test_who_never_took_part_is_in_nobodys_mixture():

@@ -94,14 +94,14 @@ def test_the_global_head_is_the_mean_of_the_personal_ones_and_does_not_train():
     state, reply, message, _ = one_round(5.0)
     torch.testing.assert_close(message["head"] + reply["head"], state["own"])
     _, snapshot = run(fedcp(), FEDERATION, net(), rounds=2, how=CLASSES)
-    own = snapshot.states.get(torch.arange(3))["own"]
+    own = snapshot.clients()["state.row.own"]
     shares = FEDERATION.train.sizes / FEDERATION.train.sizes.sum()
     torch.testing.assert_close(snapshot.message["head"][0], shares @ own)
 
 
 def test_one_client_shares_a_head_with_itself():
     _, snapshot = run(fedcp(), blobs((9,)), net(), rounds=2, how=CLASSES)
-    torch.testing.assert_close(snapshot.message["head"], snapshot.states.get(torch.arange(1))["own"])
+    torch.testing.assert_close(snapshot.message["head"], snapshot.clients()["state.row.own"])
 
 
 def test_what_cannot_work_is_refused():

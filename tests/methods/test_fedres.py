@@ -49,7 +49,7 @@ def test_variates_are_the_gradients_of_the_global_model():
     """After one step, c_i is the gradient (1 - η) r_i that the global copy saw, and c their mean."""
     _, snapshot = run(fedres(control=True), quadratic(CENTRES), START, how=training(lr=0.1))
     gradients = 0.9 * (START - CENTRES)
-    torch.testing.assert_close(snapshot.states.get(torch.arange(2))["c"], gradients)
+    torch.testing.assert_close(snapshot.clients()["state.row.c"], gradients)
     torch.testing.assert_close(snapshot.message["c"], gradients.mean(0)[None])
 
 
@@ -57,7 +57,7 @@ def test_variates_count_the_epochs_of_the_global_model():
     how = training(lr=0.1, steps=None)
     _, snapshot = run(fedres(control=True, local_epochs=0, global_epochs=3), quadratic(CENTRES), START, how=how)
     mean_gradients = (1 + 0.9 + 0.81) / 3 * (START - CENTRES)
-    torch.testing.assert_close(snapshot.states.get(torch.arange(2))["c"], mean_gradients)
+    torch.testing.assert_close(snapshot.clients()["state.row.c"], mean_gradients)
 
 
 def test_control_matters():

@@ -75,7 +75,7 @@ def test_the_deployed_model_adds_both_heads():
     x = UNEQUAL.test.client(1)[0]
     z = module.body(x)
     torch.testing.assert_close(module(x), module.head(z) + module.own(z))
-    own = snapshot.states.get(torch.arange(3))["own"]
+    own = snapshot.clients()["state.row.own"]
     torch.testing.assert_close(models[:, layout.part("own").columns], own)
     assert len({tuple(row.tolist()) for row in own}) == 3
 

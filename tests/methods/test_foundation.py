@@ -55,7 +55,7 @@ def test_scaffold_variates_become_the_clients_gradients_and_drift_is_gone():
     """After a round from w, c_k is the mean gradient along the client's path; corrected steps are alike for all."""
     how = training(lr=0.1, steps=1)
     _, snapshot = run(scaffold(), quadratic(CENTRES), START, how=how)
-    torch.testing.assert_close(snapshot.states.get(torch.arange(3))["c"], START - CENTRES)
+    torch.testing.assert_close(snapshot.clients()["state.row.c"], START - CENTRES)
     torch.testing.assert_close(snapshot.message["c"][0], START - CENTRES.mean(0))
     # With gradients u - c_k, subtracting c_k and adding c makes every client descend towards the common mean.
     _, later = run(scaffold(), quadratic(CENTRES), START, rounds=60, how=training(lr=0.1, steps=10))
@@ -71,7 +71,7 @@ def test_scaffold_is_fedavg_in_its_first_round_and_not_later():
 def test_scaffold_with_momentum_keeps_variates_the_size_of_gradients():
     how = training(lr=0.01, steps=20, momentum=0.9)
     _, snapshot = run(scaffold(), quadratic(CENTRES), START, how=how)
-    c = snapshot.states.get(torch.arange(3))["c"]
+    c = snapshot.clients()["state.row.c"]
     gradients = START - CENTRES
     assert (c.norm(dim=1) <= gradients.norm(dim=1) + 1e-5).all()
     assert (c.norm(dim=1) >= 0.2 * gradients.norm(dim=1)).all()

@@ -120,7 +120,7 @@ def test_grep_scores_come_from_where_the_client_left_the_body():
     """With three layers, the second round's scores weigh the two of the body by how far each had moved."""
     how = replace(CLASSES, momentum=0.0)
     _, first = run(plgu_grep(rho=0.5), blobs(), net(), rounds=1, how=how)
-    state = first.states.get(torch.arange(3))
+    state = {n.removeprefix("state.row."): x for n, x in first.clients().items()}
     layout = Layout(net())
     whole = [layout.join((layout.body, b), (layout.head, state["head"])) for b in (state["body"], first.message["w"])]
     xi = personalization(*whole, layout)

@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import nn
 
+from fairlead.clients import InProcess, engine
 from fairlead.core import Federation, InputError, Layout, Network, Plan, Split, Task, Training
 from fairlead.core.targets import binary_cross_entropy, squared_error
-from fairlead.engines import engine
 from fairlead.methods import METHODS
 from fairlead.rounds import federate
 
@@ -37,8 +37,8 @@ def last_loss(name, data, on):
     """The mean test loss of the deployed models after eight rounds."""
     how = Training(lr=0.2 if data.classes else 0.05, epochs=2, batch_size=4)
     plan = Plan(rounds=8, evaluate_every=8)
-    rounds = federate(METHODS[name](), data, net(data.outputs), how, plan, engine=engine(on))
-    (found,) = [s.loss for r, _ in rounds for s in r.scores if s.split == "test"]
+    rounds = federate(METHODS[name](), InProcess(data, how, engine(on)), net(data.outputs), plan)
+    (found,) = [s.values["loss"] for r, _ in rounds for s in r.scores if s.split == "test"]
     return found.mean()
 
 

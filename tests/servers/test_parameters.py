@@ -5,10 +5,10 @@ import torch
 from torch import Tensor, nn
 
 from fairlead.catalogue import parse
+from fairlead.clients import InProcess, engine, wrapped
 from fairlead.core import Cohort, Federation, InputError, Layout, Method, Named, Plan, Server, Split, Training
-from fairlead.engines import engine
 from fairlead.methods import METHODS, fedavg, pfedme
-from fairlead.rounds import assemble, federate, wrapped
+from fairlead.rounds import assemble, federate
 from fairlead.servers import STAGES, confree, mean, parameters_only
 
 
@@ -48,10 +48,10 @@ def test_running_variances_stay_variances_whatever_the_stage(name: str) -> None:
     method, average = parse(name)
     plan = Plan(rounds=30, evaluate_every=1)
     how = Training(lr=0.05, epochs=2, batch_size=6)
-    data = clients_of_different_scale()
-    for happened, snapshot in federate(method, data, normalised(), how, plan, engine=engine("loop"), average=average):
+    clients = InProcess(clients_of_different_scale(), how, engine("loop"))
+    for happened, snapshot in federate(method, clients, normalised(), plan, average=average):
         for score in happened.scores:
-            assert score.loss.isfinite().all()
+            assert score.values["loss"].isfinite().all()
         for x in snapshot.message.values():
             assert (x[..., LAST] >= 0).all()
 
@@ -143,6 +143,6 @@ def test_what_a_method_says_of_its_rows_is_so(name: str, module) -> None:
 )
 def test_a_method_that_does_not_say_what_it_averages_is_told_so(averaged, said: str) -> None:
     method: Method = fedavg()._replace(averaged=averaged)
-    data, how = clients_of_different_scale(), Training(lr=0.05, batch_size=6)
+    clients = InProcess(clients_of_different_scale(), Training(lr=0.05, batch_size=6), engine("loop"))
     with pytest.raises(InputError, match=rf"replies 'w' in rows of shape \(68,\).*{said}.*name there the part"):
-        list(federate(method, data, normalised(), how, Plan(rounds=1), engine=engine("loop")))
+        list(federate(method, clients, normalised(), Plan(rounds=1)))

@@ -18,10 +18,9 @@ from fairlead.core.loss import BatchLoss, MeanLoss
 from fairlead.core.network import Network
 from fairlead.core.plan import Plan
 from fairlead.core.seeds import draw_key, stream
-from fairlead.core.states import States
 from fairlead.core.task import Task
 from fairlead.core.training import Sgd, Training
-from fairlead.core.types import Cohort, Federation, Method, Named, Server, Split, StateStore, check_targets
+from fairlead.core.types import Cohort, Federation, Method, Named, Server, Split, check_targets
 
 __all__ = [
     "Batch",
@@ -46,8 +45,6 @@ __all__ = [
     "Server",
     "Sgd",
     "Split",
-    "StateStore",
-    "States",
     "Task",
     "Term",
     "Tie",

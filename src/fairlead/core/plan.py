@@ -23,6 +23,7 @@ class Plan:
     select: Literal["validation", "last"] = "last"  # which round's models are deployed: best on validation, or last
     unseen: float = 0.0  # the share of clients that takes no part and is scored as newcomers
     newcomer_epochs: int = 5  # that a newcomer trains on its own data
+    patience: int | None = None  # evaluations without a lower mean validation loss until training stops; None: never
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -35,6 +36,10 @@ class Plan:
         require(self.select in ("validation", "last"), f"select must be 'validation' or 'last', got '{self.select}'")
         require(0 <= self.unseen < 1, f"unseen must be a share in [0, 1), got {self.unseen:g}; 0 lets everybody train")
         require(self.newcomer_epochs >= 1, f"newcomer_epochs must be >= 1, got {self.newcomer_epochs}")
+        require(
+            self.patience is None or self.patience >= 1,
+            f"patience must be >= 1 evaluation, got {self.patience}; leave it out to train all rounds",
+        )
 
     def evaluated(self, round: int) -> bool:
         """Whether models are scored after this round."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch  # noqa: F401 - the example below uses it
 from torch import Tensor, nn
@@ -79,22 +79,6 @@ def check_targets(name: str, method: Method, federation: Federation) -> None:
         not method.needs_classes or federation.target_kind == "class",
         f"{name} needs samples with one class each, and the targets of this data are {found}; leave {name} out",
     )
-
-
-class StateStore(Protocol):
-    """Where the clients' states live between rounds: in memory (`States`) or on disk (`StateFiles`)."""
-
-    def get(self, ids: Tensor) -> Named:
-        """The states of these clients, (C, ...)."""
-
-    def put(self, ids: Tensor, states: Named) -> None:
-        """Keep these clients' new states."""
-
-    def save(self) -> Named:
-        """What a checkpoint has to hold to bring all of it back."""
-
-    def load(self, saved: Named) -> None:
-        """Take back what `save` gave."""
 
 
 @dataclass(frozen=True)

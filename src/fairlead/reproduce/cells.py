@@ -17,9 +17,9 @@ from filelock import FileLock
 
 from fairlead.catalogue import check_options, parse
 from fairlead.checkpoint import read_json, read_table, write_json
+from fairlead.clients import Engine, choose, engine
 from fairlead.core import FairleadError, Federation
 from fairlead.data import Source, load
-from fairlead.engines import Engine, choose, engine
 from fairlead.metrics import summarise
 from fairlead.models import build
 from fairlead.reproduce.study import Cell, Computed, Entry, Key, Result, Study

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 
 from fairlead.catalogue import parse
+from fairlead.clients import InProcess, engine
 from fairlead.core import Plan, Training
 from fairlead.data import Scenario, from_tensors
-from fairlead.engines import engine
 from fairlead.models import build
 from fairlead.reproduce.study import (
     Budget,
@@ -233,11 +233,9 @@ def iteration(method: str, samples: int, rounds: int, seed: int) -> Result:
     entry = parse(method)
     happened = federate(
         entry.method,
-        federation,
+        InProcess(federation, Training(lr=0.005, batch_size=10), engine("threads")),
         build("cnn", (3, 32, 32), 100, seed),
-        Training(lr=0.005, batch_size=10),
         Plan(rounds=rounds + 1, evaluate_every=rounds + 1, seed=seed),
-        engine=engine("threads"),
         average=entry.average,
     )
     timed = [done for done, _ in happened][1:]

@@ -7,9 +7,9 @@ import time
 import torch
 
 from fairlead.catalogue import parse
+from fairlead.clients import InProcess, engine
 from fairlead.core import Cohort, Federation, Method, Named, Plan, Server, Training
 from fairlead.data import Scenario, from_tensors
-from fairlead.engines import engine
 from fairlead.models import build
 from fairlead.reproduce.fedora import ROUNDS
 from fairlead.reproduce.study import Budget, Claim, Column, Computed, Entry, Key, Result, Study
@@ -61,11 +61,9 @@ def count_parameters(method: str, variant: str | None, seed: int) -> Result:
     module = build("mlp", (1, 28, 28), 10, seed)
     happened = federate(
         entry.method,
-        federation,
+        InProcess(federation, Training(batch_size=10), engine("threads")),
         module,
-        Training(batch_size=10),
         Plan(rounds=2, evaluate_every=2, seed=seed),
-        engine=engine("threads"),
     )
     first, second = ((r.bytes_up + r.bytes_down) // 4 for r, _ in happened)
     total = first + (ROUNDS - 1) * second
@@ -120,11 +118,9 @@ def time_server(method: str, clients: int, rounds: int, samples: tuple[int, int,
     training = Training(lr=0.005, epochs=5, batch_size=64, momentum=0.9)
     happened = federate(
         timed,
-        federation,
+        InProcess(federation, training, engine("threads+vectorised")),
         build("mlp", (1, 28, 28), 10, seed),
-        training,
         Plan(rounds=rounds + 1, evaluate_every=rounds + 1, seed=seed),
-        engine=engine("threads+vectorised"),
     )
     whole = [r.seconds for r, _ in happened]
     return {"values": {"server": _median(seconds[1:]), "round": _median(whole[1:])}}

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from fairlead.clients import InProcess, engine
 from fairlead.core import Federation, Plan, Split, Training, require
 from fairlead.data import load, rotate
-from fairlead.engines import engine
 from fairlead.functional import positive_transfer_ratio, relative_accuracy
 from fairlead.methods import METHODS
 from fairlead.models import build
@@ -64,15 +64,13 @@ def train_both(data: str, rounds: int, seed: int, data_dir: str | None) -> Resul
     for name in ("local", "fedora"):
         happened = federate(
             METHODS[name](),
-            federation,
+            InProcess(federation, training, engine("threads+vectorised")),
             build("mlp", (1, 28, 28), 10, seed),
-            training,
             Plan(rounds=rounds, evaluate_every=rounds, seed=seed),
-            engine=engine("threads+vectorised"),
         )
         *_, (last, _) = happened
         (score,) = (s for s in last.scores if (s.model, s.split) == ("personal", "test"))
-        accuracy[name] = score.accuracy.numpy()  # type: ignore[union-attr]
+        accuracy[name] = score.values["accuracy"].numpy()
     alone, ours = accuracy["local"], accuracy["fedora"]
     values = {"local": alone.mean(), "fedora": ours.mean()}
     values |= {"r_accuracy": relative_accuracy(ours, alone), "ptr": positive_transfer_ratio(ours, alone)}

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fairlead.clients import InProcess, engine
 from fairlead.core import Federation, Method, Plan, Split, Training
-from fairlead.engines import engine
 from fairlead.methods import fedavg, fedres, local, scaffold
 from fairlead.reproduce.study import Budget, Claim, Column, Computed, Entry, Key, Picture, Result, Study
 from fairlead.rounds import federate
@@ -116,11 +116,11 @@ def losses(
     # Scored in place of validation data, which neither experiment has, train samples show what is minimised.
     scored = replace(federation, validation=federation.train)
     plan = Plan(rounds=rounds, evaluate_every=1, seed=seed)
-    happened = federate(method, scored, module, training, plan, engine=engine(how))
+    happened = federate(method, InProcess(scored, training, engine(how)), module, plan)
     curves: dict[str, list[list[float]]] = {"validation": [], "test": []}
     for r, _ in happened:
         for s in r.scores:
-            curves[s.split].append([r.round, float(s.loss.mean())])
+            curves[s.split].append([r.round, float(s.values["loss"].mean())])
     train, test = (curves[split][-1][1] for split in ("validation", "test"))
     return {"values": {"train": train, "test": test}, "curve": curves["validation"]}
 

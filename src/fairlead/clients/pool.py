@@ -119,6 +119,19 @@ class Pool:
 
         `states` are rows of these clients, `messages` rows addressed by client id.
         """
+        done = self.chunks(work, ids, round, states, messages)
+        chunks, results = [chunk for chunk, _ in done], [result for _, result in done]
+        made: dict[tuple[int, ...], Tensor] = {}
+        pieces: list[Piece] = []
+        states, replies = (_assemble([r[i] for r in results], chunks, made, pieces) for i in (0, 1))
+        # By the workers: a team of OpenMP threads would go on to wait in a loop, on cores that others need.
+        list(self._threads.map(_place, [pieces[i :: self.engine.workers] for i in range(self.engine.workers)]))
+        return states, replies
+
+    def chunks(
+        self, work: Work, ids: Tensor, round: int, states: Named, messages: Named
+    ) -> list[tuple[list[int], tuple[Named, Named]]]:
+        """As `map`, but chunk by chunk: positions in `ids`, and what `work` made for these clients."""
         fitting = STACK_BYTES // (self._layout.size * torch.get_default_dtype().itemsize)
         most = max(1, min(fitting, MOST_STACKED))
         chunks = self.engine.plan(self._federation.train.sizes[ids], most)
@@ -139,13 +152,11 @@ class Pool:
                 reason = f"{who}, round {round}: {type(error).__name__}: {error}".rstrip().replace("\n", " ")
                 raise EngineError(f"{reason}; the model or the method failed on this client's data") from error
 
-        results = list(self._threads.map(run, chunks))
-        made: dict[tuple[int, ...], Tensor] = {}
-        pieces: list[Piece] = []
-        states, replies = (_assemble([r[i] for r in results], chunks, made, pieces) for i in (0, 1))
-        # By the workers: a team of OpenMP threads would go on to wait in a loop, on cores that others need.
-        list(self._threads.map(_place, [pieces[i :: self.engine.workers] for i in range(self.engine.workers)]))
-        return states, replies
+        return list(zip(chunks, self._threads.map(run, chunks), strict=True))
+
+    def close(self) -> None:
+        """End the threads."""
+        self._threads.shutdown(wait=True, cancel_futures=True)
 
     def __enter__(self) -> Pool:
         return self
@@ -153,7 +164,7 @@ class Pool:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._threads.shutdown(wait=True, cancel_futures=True)
+        self.close()
 
 
 def take(rows: Named, chunk: list[int]) -> Named:

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from fairlead.core import EngineError, Federation, InputError, Layout, Named, Split, States, Task, Training
-from fairlead.engines import Engine, choose, engine
+from fairlead.clients import Engine, States, choose, engine
+from fairlead.core import EngineError, Federation, InputError, Layout, Named, Split, Task, Training
 
 
 def federation(sizes: tuple[int, ...] = (8, 9, 30, 10)) -> Federation:

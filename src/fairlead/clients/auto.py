@@ -10,12 +10,12 @@ from contextlib import ExitStack
 import torch
 from torch import nn
 
+from fairlead.clients.pool import Engine, Pool, engine
 from fairlead.core.errors import EngineError
 from fairlead.core.layout import Layout
 from fairlead.core.task import Task
 from fairlead.core.training import Training
 from fairlead.core.types import Federation, Named
-from fairlead.engines.pool import Engine, Pool, engine
 
 logger = logging.getLogger(__name__)
 

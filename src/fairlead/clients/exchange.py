@@ -1,0 +1,110 @@
+"""The client's half of each exchange: the same functions in this process and on a machine of the client's own.
+
+Each takes rows of state, rows of message and the clients' data, and returns what stays with the clients and what
+travels back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from fairlead.core.layout import Layout
+from fairlead.core.machine import by_columns
+from fairlead.core.plan import Plan
+from fairlead.core.task import SplitName, Task
+from fairlead.core.training import Training
+from fairlead.core.types import Method, Named
+
+NOT_FINITE = "update is NaN or infinite; try a smaller lr"
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """What clients do when they are asked."""
+
+    method: Method
+    plan: Plan
+    splits: tuple[SplitName, ...]  # on which models are scored
+    keeps: bool = True  # whether models that were scored stay, in case they are the ones to deploy
+
+    def greet(self, state: Named, message: Named, task: Task) -> tuple[Named, Named]:
+        """What the method wants to know before the first round."""
+        return {}, {} if self.method.hello is None else self.method.hello(task)
+
+    def train(self, state: Named, message: Named, task: Task) -> tuple[Named, Named]:
+        """A round of the method."""
+        return self.method.client(state, message, task)
+
+    def join(self, state: Named, message: Named, task: Task) -> tuple[Named, Named]:
+        """A newcomer's part in a round of the method's `join`."""
+        return {}, self.method.client(state, message, task)[1]
+
+    def score(self, state: Named, message: Named, task: Task) -> tuple[Named, Named]:
+        """How well the models do that clients would deploy now."""
+        return self._scores(self.method.personal(state, message, task), message, task)
+
+    def newcomers(self, state: Named, message: Named, task: Task) -> tuple[Named, Named]:
+        """How well the models do that newcomers would deploy now."""
+        given = (self.method.newcomer or self.method.personal)(state, message, task)
+        if self.method.join is None:
+            given = task.descend(given, how=task.sgd.but(epochs=self.plan.newcomer_epochs))
+        return self._scores(given, message, task)
+
+    def _scores(self, personal: Tensor, message: Named, task: Task) -> tuple[Named, Named]:
+        personal = personal.expand(len(task), -1)
+        models = {"personal": personal, "global": message.get("w", personal)}
+        pairs = scored(self.plan, task.layout.size, message, self.splits)
+        found = [task.evaluate(models[model], split) for model, split in pairs]
+        metrics = {metric: torch.cat([values[metric] for values in found], 1) for metric in found[0]}
+        return {"models": personal} if self.keeps else {}, metrics
+
+
+def outputs(split: SplitName, state: Named, message: Named, task: Task) -> tuple[Named, Named]:
+    """What the models in `state` make of a split, (C, n, ...)."""
+    return {}, {"outputs": task.outputs(state["models"], split)}
+
+
+def scored(plan: Plan, size: int, message: Named, splits: tuple[SplitName, ...]) -> list[tuple[str, SplitName]]:
+    """Which model is scored on which split, in the order of the columns; the server's, if there is a whole one."""
+    whole = plan.evaluate_global and "w" in message and message["w"].shape[1] == size
+    return [(model, split) for model in (("personal", "global") if whole else ("personal",)) for split in splits]
+
+
+def wrapped(method: Method, module: nn.Module, seed: int) -> nn.Module:
+    """The module the method trains; what it adds is initialised from the seed."""
+    if method.wrap is None:
+        return module
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return method.wrap(module)
+
+
+def first_state(method: Method, module: nn.Module) -> Named:
+    """What a client holds that has not taken part yet, one row."""
+    layout = Layout(module)
+    return method.init(layout.read(module), layout)[0]
+
+
+def gradient_samples(training: Training, sizes: Tensor) -> int:
+    """The samples over which gradients are taken by clients of these sizes in a round, as the local epochs count."""
+    if training.steps:
+        return len(sizes) * training.steps * training.batch_size
+    return int(sizes.sum()) * training.epochs
+
+
+def finite(rows: list[Tensor], count: int) -> Tensor:
+    """Which clients' rows hold no NaN and no infinity, (C,)."""
+    sound = torch.ones(count, dtype=torch.bool)
+    for x in {id(x): x for x in rows}.values():  # what is both kept and sent is looked at once
+        flat = x.flatten(1)
+        sums = by_columns(partial(_sums, flat), flat.shape[1])
+        sound &= torch.stack(sums).sum(0).isfinite()
+    return sound
+
+
+def _sums(flat: Tensor, some: slice) -> Tensor:
+    return flat[:, some].sum(1)
