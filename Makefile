@@ -13,7 +13,8 @@ test: .venv/installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/mypy
-	$(BIN)/pytest -n 2 --dist worksteal
+	$(BIN)/pytest -n 2 --dist worksteal --cov=fairlead --cov-report=
+	@echo "Coverage: the tests ran $$($(BIN)/coverage report --format=total)% of the lines in src/fairlead"
 
 .venv/bin/python:
 	$(PYTHON) -m venv .venv
@@ -29,4 +30,4 @@ test: .venv/installed-dev
 	touch $@
 
 clean:
-	rm -rf .venv runs .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv runs .coverage .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
 
@@ -44,6 +45,32 @@ def test_the_command_is_installed_and_python_m_runs_it(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "fairlead", "scenarios"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=True)
     assert "rotated-fashion-mnist" in done.stdout
+
+
+def test_version_is_that_of_the_package(fairlead: Command) -> None:
+    done = fairlead("--version")
+    assert (done.returncode, done.stdout) == (0, f"fairlead {metadata.version('fairlead')}\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        ("fairlead co", ["compare"]),
+        ("fairlead compare --sc", ["--scenario", "--schedule"]),
+        ("fairlead compare fedavg fedr", ["fedrep", "fedres", "fedrod"]),
+        ("fairlead run fedrep+tri", ["fedrep+trimmed"]),
+    ],
+)
+def test_the_shell_completes(
+    fairlead: Command, monkeypatch: pytest.MonkeyPatch, words: str, offered: list[str]
+) -> None:
+    monkeypatch.setattr(
+        sys.modules["__main__"], "__package__", None
+    )  # the command is `fairlead`, not `python -m pytest`
+    monkeypatch.setenv("_FAIRLEAD_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", words)
+    monkeypatch.setenv("COMP_CWORD", str(words.count(" ")))
+    assert fairlead().stdout.split() == offered
 
 
 def test_compare_prints_the_verdict_and_writes_a_page(fairlead: Command, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import time
 import tomllib
 from collections.abc import Callable
 from dataclasses import asdict
+from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -30,7 +31,6 @@ from fairlead.settings import Settings, protocol_of
 app = typer.Typer(
     help="Personalized federated learning in which no participant ends up worse off than alone.",
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
 )
@@ -63,11 +63,35 @@ Config = Annotated[Path | None, typer.Option(help="Settings file (TOML) with the
 Out = Annotated[Path | None, typer.Option(help="Folder for the results.", metavar="DIR")]
 
 
+def complete_method(begun: str) -> list[str]:
+    """Names the shell offers for one that is begun: methods, and after a plus sign stages."""
+    before, plus, _ = begun.rpartition("+")
+    names = [f"{before}+{stage}" for stage in {**STAGES, **WRAPPERS}] if plus else METHODS
+    return [name for name in names if name.startswith(begun)]
+
+
+def print_version(wanted: bool) -> None:
+    """What `--version` does."""
+    if wanted:
+        print(f"fairlead {metadata.version('fairlead')}")
+        raise typer.Exit
+
+
+@app.callback()
+def every_command(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version and exit.", callback=print_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Options that stand before a command."""
+
+
 @app.command(name="compare", epilog="Example: `fairlead compare fedavg fedrep+confree --rounds 20 --seeds 3`")
 @with_settings
 def compare_command(
     methods: Annotated[
-        list[str] | None, typer.Argument(help="Methods; LOCAL is always trained as the control.")
+        list[str] | None,
+        typer.Argument(help="Methods; LOCAL is always trained as the control.", autocompletion=complete_method),
     ] = None,
     *,
     seeds: Annotated[str | None, typer.Option(help="How many seeds to repeat with.", metavar="N")] = None,
@@ -90,7 +114,9 @@ def compare_command(
 @app.command(name="run", epilog="Example: `fairlead run fedora --clients 12 --rounds 40 --set fedora.a=0.8`")
 @with_settings
 def run_command(
-    method: Annotated[str, typer.Argument(help="A method, with stages after plus signs.")],
+    method: Annotated[
+        str, typer.Argument(help="A method, with stages after plus signs.", autocompletion=complete_method)
+    ],
     *,
     seed: Annotated[str, typer.Option(help="Seed of split, weights and batches.", metavar="N")] = "0",
     out: Out = None,
