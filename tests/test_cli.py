@@ -123,7 +123,7 @@ WRONG = {
 
 @pytest.mark.parametrize("words", WRONG)
 def test_bad_input_is_one_sentence_and_leaves_nothing(words: str, fairlead: Command, tmp_path: Path) -> None:
-    (tmp_path / "bad.csv").write_text("a,b,label\n1,2,0\n1,nan,1\n")
+    (tmp_path / "bad.csv").write_text("a,b,label\n1,2,\n1,3,NA\n")
     (tmp_path / "good.csv").write_text("a,b,label\n1,2,0\n1,3,1\n")
     before = sorted(tmp_path.iterdir())
     done = fairlead(*words.split())

@@ -23,7 +23,7 @@ from fairlead.catalogue import Entry, check_options, parse
 from fairlead.checkpoint import read_json, write_json
 from fairlead.clients import Engine, check_models, choose, engine
 from fairlead.core import Federation, InputError, Layout, Method, RunError, check_targets, require
-from fairlead.data import Source, load
+from fairlead.data import Source
 from fairlead.metrics import difference_interval, over_seeds, summarise
 from fairlead.models import build
 from fairlead.report import markdown_table
@@ -111,9 +111,7 @@ def _compare(
     require(len(chosen) >= 1, "seeds must be at least 1; with 3 the table shows a spread")
     entries = _entries(methods, experiment)
     # All that can be wrong with the input shows here, before the first file is written.
-    source = source or load(
-        experiment.scenario.data, experiment.data_dir, experiment.scenario.label, experiment.scenario.column
-    )
+    source = source or experiment.scenario.load(experiment.data_dir)
     federations = {seed: experiment.scenario.build(seed, source=source) for seed in chosen}
     for name, entry in entries.items():
         check_targets(name, entry.method, federations[chosen[0]])

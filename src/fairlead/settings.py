@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from fairlead.core import InputError, Training, nearest, require
-from fairlead.data import Scenario, scenario
+from fairlead.data import Scenario, owner_column, scenario
 
 # The published settings, by the paper they come from; a scenario's own come after.
 PROTOCOLS: dict[str, dict[str, Any]] = {
@@ -53,10 +53,16 @@ class Settings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
 
     scenario: str | None = Field(None, description="A preset; `fairlead scenarios` lists them.")
-    data: str | None = Field(None, description="Data set: a known name, a parquet folder, a .csv or .parquet file.")
+    data: str | None = Field(None, description="Data set: a known name, a table, or a folder of tables.")
     data_dir: Path | None = Field(None, description="Folder that holds data sets as parquet folders.")
-    label: str | None = Field(None, description="Label column of a table.")
+    label: str | None = Field(None, description="Label column of a table; several yes/no labels as a,b,c.")
     column: str | None = Field(None, description="Column that names the owner of a sample, for --split column.")
+    task: str | None = Field(None, description="Whether a table's label is one of classes or a quantity.")
+    positive: str | None = Field(None, description="Makes two classes of a table's label: '>0', yes or 'a|b'.")
+    drop: str | tuple[str, ...] | None = Field(None, description="Columns of a table to leave out, e.g. visit,notes.")
+    numeric: str | tuple[str, ...] | None = Field(None, description="Columns of a table that hold numbers.")
+    words: str | tuple[str, ...] | None = Field(None, description="Columns of a table that hold categories.")
+    scaling: str | None = Field(None, description="shared: by all owners' train rows; own: by each owner's.")
     split: str | None = Field(None, description="iid, dirichlet, pathological, consecutive, quantity or column.")
     clients: int | None = Field(None, description="Number of clients.")
     beta: float | None = Field(None, description="Dirichlet concentration; small is skewed.")
@@ -146,6 +152,8 @@ def resolve(settings: Settings) -> Experiment:
     overrides = {k: v for k, v in given.items() if k in who}
     name = settings.scenario or (None if settings.data else "rotated-digits")
     if name is None:
+        owner = None if settings.data is None else owner_column(settings.data)
+        overrides = overrides if owner is None else {"column": owner} | overrides
         if "column" in overrides:
             overrides = {"split": "column", "clients": None} | overrides
         chosen = Scenario(**overrides)

@@ -229,28 +229,6 @@ def test_clients_split_by_a_column_go_by_its_values(tmp_path):
     assert Scenario(clients=2).build(seed=0).names == ()
 
 
-def test_a_tables_features_are_scaled_by_train_samples_alone(tmp_path):
-    """However large a test sample's value is, what is trained on stays as it was, and fills [0, 1]."""
-
-    def build(ages: list[float]):
-        path = tmp_path / "t.csv"
-        path.write_text("\n".join(["age,flat,label", *(f"{age},3,{i % 2}" for i, age in enumerate(ages))]))
-        return Scenario(data=str(path), clients=2).build(seed=0)
-
-    ages = [float(age) for age in range(20, 60)]
-    usual = build(ages)
-    assert (usual.train.x[:, 0].min(), usual.train.x[:, 0].max()) == (0, 1)
-    in_train = (
-        Scenario(clients=2).build(0, source=from_tensors(torch.tensor(ages)[:, None], torch.arange(40) % 2)).train.x
-    )
-    low, high = in_train.min(), in_train.max()
-    assert torch.allclose(usual.train.x[:, 0], (in_train[:, 0] - low) / (high - low), atol=1e-6)
-    odd = next(i for i, age in enumerate(ages) if age not in in_train)
-    extreme = build([*ages[:odd], 1e6, *ages[odd + 1 :]])
-    assert torch.allclose(extreme.train.x, usual.train.x, atol=0.01)  # float32 keeps few digits beside such a number
-    assert max(extreme.test.x.max(), extreme.validation.x.max()) > 1000
-
-
 def test_image_size():
     """Pixels are averaged over squares, after a shift and on the scale that training sees; features have none."""
     x = torch.arange(40 * 3 * 4 * 4).view(40, 3, 4, 4) % 251

@@ -181,58 +181,16 @@ def test_hub(monkeypatch, image_folder, tmp_path):
         load("cifar10")
 
 
-def test_csv_features_are_scaled_and_the_column_is_kept_apart(tmp_path):
-    file = tmp_path / "patients.csv"
-    file.write_text("age,site,flat,label\n20,b,7,yes\n30,a,7,no\n40,b,7,yes\n")
-    source = load(file, column="site")
-    assert source.x.tolist() == [[0, 0], [0.5, 0], [1, 0]]
-    assert source.y.tolist() == [1, 0, 1]
-    assert source.classes == ("no", "yes")
-    assert source.columns["site"].tolist() == ["b", "a", "b"]
-    pq.write_table(pa.table({"age": [20.0, 30.0], "ill": [1.0, 0.0]}), tmp_path / "p.parquet")
-    assert load(str(tmp_path / "p.parquet"), label="ill").classes == ("0", "1")
-
-
-@pytest.mark.parametrize(
-    ("text", "kwargs", "reason"),
-    [
-        ("age,label\n1,0\n,1\n", {}, "column 'age' is empty, NaN or infinite in row 2"),
-        ("age,label\n1,0\nnan,1\n", {}, "column 'age' is empty, NaN or infinite in row 2"),
-        ("age,label\n1,0\n2,1\nold,1\n", {}, "column 'age' must hold numbers, and row 3 holds 'old'"),
-        ("age,lable\n1,0\n", {}, "no label column 'label'; did you mean 'lable'"),
-        ("age,label,site\n1,0,a\n", {"column": "sight"}, "no column 'sight'; did you mean 'site'"),
-        ("age,label\n1,0\n2,\n", {}, "'label' is empty in row 2"),
-        ("age,label\n1,0.5\n2,1\n", {}, "'label' must hold classes, and row 1"),
-        ("age,label\n", {}, "has no rows"),
-        ("label\n1\n", {}, "no columns beside 'label'"),
-        ("age,age,label\n1,2,3\n", {}, "two columns are called age"),
-        ("age,label\n1,0\n", {"column": "label"}, "cannot be both"),
-    ],
-)
-def test_csv_errors(tmp_path, text, kwargs, reason):
-    file = tmp_path / "patients.csv"
-    file.write_text(text)
-    with pytest.raises(InputError, match=reason):
-        load(file, **kwargs)
-
-
-def test_unreadable_tables(tmp_path):
-    with pytest.raises(DataError, match="no file"):
-        load(tmp_path / "gone.csv")
-    (tmp_path / "odd.csv").write_text("a,label\n1,2\n1\n")
-    with pytest.raises(DataError, match=r"odd.csv cannot be read"):
-        load(tmp_path / "odd.csv")
-    (tmp_path / "odd.parquet").write_text("not parquet")
-    with pytest.raises(DataError, match=r"odd.parquet cannot be read"):
-        load(tmp_path / "odd.parquet")
-
-
 @pytest.mark.parametrize(
     ("x", "y", "kwargs", "reason"),
     [
         (torch.zeros(3), torch.zeros(3).long(), {}, "x must have shape"),
         (torch.zeros(3, 2), torch.zeros(2).long(), {}, "y has shape"),
-        (torch.zeros(3, 2), torch.zeros(3), {}, "whole numbers"),
+        (torch.zeros(3, 2), torch.zeros(3, dtype=torch.bool), {}, "whole numbers"),
+        (torch.zeros(3, 2), torch.tensor([0.5, float("nan"), 1]), {}, "NaN or infinite"),
+        (torch.zeros(3, 2), torch.rand(3), {"classes": ["a"]}, "has no classes"),
+        (torch.zeros(3, 2), torch.full((3, 2), 2), {}, "0 and 1 alone"),
+        (torch.zeros(3, 2), torch.zeros(3, 2), {"classes": ["a"]}, "1 names for 2 labels"),
         (torch.tensor([[0.0], [float("nan")]]), torch.tensor([0, 1]), {}, "sample 1 has a value that is NaN"),
         (torch.zeros(1, 2), torch.tensor([-1]), {}, "labels count from 0, got -1"),
         (torch.zeros(1, 2), torch.tensor([1]), {"classes": ["a"]}, "label 1 has no name"),
@@ -253,3 +211,13 @@ def test_real_mnist(real_data):
     start = time.process_time()
     load("mnist", real_data)
     assert time.process_time() - start < 2
+
+
+def test_tensors_may_have_quantities_labels_or_tokens():
+    quantity = from_tensors(torch.zeros(3, 2), torch.tensor([0.5, 1, 2]))
+    assert (quantity.classes, quantity.y.tolist()) == ((), [0.5, 1, 2])
+    labels = from_tensors(torch.zeros(3, 2), torch.tensor([[1, 0], [0, 0], [1, 1]]), classes=["a", "b"])
+    assert (labels.classes, labels.y.dtype, labels.y.shape) == (("a", "b"), torch.float32, (3, 2))
+    tokens = from_tensors(torch.tensor([[5, 0], [1, 7]]), torch.tensor([0, 1]))
+    assert tokens.x.tolist() == [[5, 0], [1, 7]]
+    assert tokens.x.dtype == torch.int64

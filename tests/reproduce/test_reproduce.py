@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from fairlead.catalogue import parse
 from fairlead.cli import app
 from fairlead.core import InputError
+from fairlead.data import Scenario, load
 from fairlead.reproduce import BUDGETS, STUDIES, cells, confree, fedora, plgu, reproduce, study
 from fairlead.reproduce.cells import Found, Run, Workshop, collect, experiment_of, runs_of
 from fairlead.reproduce.crew import side_by_side
@@ -219,7 +220,7 @@ def test_cells_are_run_once_and_missing_data_is_said(tmp_path, monkeypatch):
     monkeypatch.setattr(cells, "train", lambda job, tell: (trained.append(job.name), train(job, tell)))
     one, empty = digits_study(), tmp_path / "empty"
     empty.mkdir()
-    monkeypatch.setattr(cells, "load", lambda data, folder, *more: load(data, str(empty) if data == "mnist" else None))
+    monkeypatch.setattr(Scenario, "load", lambda self, _: load(self.data, empty if self.data == "mnist" else None))
     told = []
     first = collect(one, tmp_path, data_dir=None, seeds=1, progress=lambda *step: told.append(step))
     # LOCAL, the control, is trained once for both methods.
@@ -235,12 +236,6 @@ def test_cells_are_run_once_and_missing_data_is_said(tmp_path, monkeypatch):
     again = collect(narrowed_to_digits(one), tmp_path, data_dir=None, seeds=1)
     assert trained == []
     assert again.results.items() <= first.results.items()
-
-
-def load(data, folder):
-    from fairlead.data import load as real
-
-    return real(data, folder)
 
 
 def narrowed_to_digits(one):

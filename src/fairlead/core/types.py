@@ -8,10 +8,10 @@ for everybody has one row and broadcasts; a number per client has shape (C, 1).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-import torch  # noqa: F401 - the example below uses it
+import torch
 from torch import Tensor, nn
 
 from fairlead.core.errors import require
@@ -93,6 +93,7 @@ class Split:
     x: Tensor  # (samples, ...)
     y: Tensor  # (samples,) class numbers or quantities, or (samples, labels)
     starts: Tensor  # (N + 1,) int64; client k owns rows starts[k] to starts[k + 1]
+    rows: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))  # (samples,) rows of the source
 
     @property
     def sizes(self) -> Tensor:
@@ -105,6 +106,33 @@ class Split:
         return self.x[a:b], self.y[a:b]
 
 
+class Target(NamedTuple):
+    """What is to be predicted, and the unit it is in.
+
+    Quantities are trained in standard deviations from a mean: `sd[k] * y + mean[k]` is client k's in its own unit.
+    """
+
+    names: tuple[str, ...] = ()  # of the label columns
+    mean: tuple[float, ...] = ()  # (N,) for quantities, else empty
+    sd: tuple[float, ...] = ()
+
+
+NO_TARGET = Target()
+
+
+class Preparing(Protocol):
+    """How raw rows become samples (`data.Preparation`): learned from train rows, saved as plain data."""
+
+    def transform(self, rows: Any, owner: str, notes: list[str] | None = None) -> Tensor:
+        """Raw rows as samples (n, features), as the owner's model was trained on."""
+
+    def restore(self, y: Tensor, owner: str) -> Tensor:
+        """Predicted quantities in their own unit."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values, for a file."""
+
+
 @dataclass(frozen=True)
 class Federation:
     """Every client's train, validation and test samples; what a scenario builds and an engine trains on."""
@@ -114,6 +142,9 @@ class Federation:
     test: Split
     classes: tuple[str, ...]  # names of the classes, or of several yes/no labels; () where targets are quantities
     names: tuple[str, ...] = ()  # of the clients, where the data names them; else they go by number
+    target: Target = NO_TARGET
+    preparation: Preparing | None = None  # of a table's rows; images and tensors need none
+    notes: tuple[str, ...] = ()  # sentences on who could not be given all it needs
 
     @property
     def clients(self) -> int:

@@ -5,15 +5,17 @@ federation = scenario("rotated-digits", clients=6).build(seed=0)
 """
 
 from fairlead.data.partition import by_column, consecutive, dirichlet, from_flwr, iid, like, pathological, quantity
+from fairlead.data.preparation import Preparation
 from fairlead.data.presets import ABOUT, PRESETS, scenario
 from fairlead.data.scenario import Scenario, describe
 from fairlead.data.shift import rotate
 from fairlead.data.source import Source, from_tensors
-from fairlead.data.sources import load
+from fairlead.data.sources import load, owner_column
 
 __all__ = [
     "ABOUT",
     "PRESETS",
+    "Preparation",
     "Scenario",
     "Source",
     "by_column",
@@ -25,6 +27,7 @@ __all__ = [
     "iid",
     "like",
     "load",
+    "owner_column",
     "pathological",
     "quantity",
     "rotate",

@@ -10,6 +10,7 @@ import hashlib
 import io
 import json
 import logging
+import math
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
@@ -20,6 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import platformdirs
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import torch
 from numpy.typing import NDArray
@@ -30,7 +32,6 @@ from torch import Tensor
 
 from fairlead.core.errors import DataError, InputError, nearest
 from fairlead.data.source import PARTS, Source
-from fairlead.data.tables import encode
 
 log = logging.getLogger(__name__)
 
@@ -150,7 +151,7 @@ def _source(name: str, tables: dict[str, pa.Table], label: str, classes: list[st
         raise DataError(f"{name}: the columns of {', '.join(tables)} differ in type: {error}") from error
     parts = np.repeat(list(tables), [t.num_rows for t in tables.values()])
     if classes is None:
-        y, names = encode(name, label, table[label])
+        y, names = _encode(name, label, table[label])
     else:
         y, names = table[label].fill_null(-1).to_numpy().astype(np.int64), tuple(classes)
         unnamed = (y < 0) | (y >= len(names))
@@ -161,6 +162,20 @@ def _source(name: str, tables: dict[str, pa.Table], label: str, classes: list[st
     return Source(
         name, pixels, torch.from_numpy(y.copy()), names, parts, {column: table[column].to_numpy() for column in plain}
     )
+
+
+def _encode(name: str, label: str, values: pa.ChunkedArray) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+    """Turn the labels of a column, whole numbers or words, into 0, 1, ... and the class names in order."""
+    if values.null_count:
+        row = int(pc.is_null(values).to_numpy().argmax()) + 1
+        raise InputError(f"{name}: '{label}' is empty in row {row}; drop the row or fill it")
+    if pa.types.is_floating(values.type):
+        odd = [not math.isfinite(v) or v != int(v) for v in values.to_pylist()]
+        if any(odd):
+            raise InputError(f"{name}: '{label}' must hold classes, and row {odd.index(True) + 1} is not whole")
+        values = values.cast(pa.int64())
+    found, index = np.unique(np.array(values.to_pylist()), return_inverse=True)
+    return index.astype(np.int64), tuple(str(v) for v in found)
 
 
 def cache_folder() -> Path:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -13,15 +13,19 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import ArrayLike
+from torch import Tensor
 
 from fairlead.core.errors import InputError, nearest, require
 from fairlead.core.seeds import stream
-from fairlead.core.types import Federation, Split
+from fairlead.core.types import Federation, Split, Target
 from fairlead.data import partition
+from fairlead.data.folds import FEWEST, divide, in_folds, owner_stream, shares
 from fairlead.data.partition import Index
+from fairlead.data.preparation import EVERYBODY, SCALINGS, Preparation, learn, recode
 from fairlead.data.shift import SHIFTS
 from fairlead.data.source import PARTS, Source
-from fairlead.data.sources import load
+from fairlead.data.sources import load, owner_column
+from fairlead.data.targets import TASKS
 
 SPLITS = ("iid", "dirichlet", "pathological", "consecutive", "quantity", "column")
 POOLS = ("all", "train")
@@ -32,8 +36,8 @@ class Scenario:
     """Who has which data. Every field is a plain value; `build` turns it into a `Federation`.
 
     Images become float32 in [0, 1]; colour images are then centred to [-1, 1] (mean and deviation 0.5), as the ConFREE
-    experiments do. A table's features are scaled by their smallest and largest value among all clients' train samples,
-    which is all that clients would have to tell each other. Tensors of your own are taken as they are.
+    experiments do. A table's rows are prepared by what its train rows teach (`Preparation`), quantities to predict are
+    standardised. Tensors of your own are taken as they are.
 
     >>> federation = Scenario(clients=3).build(seed=0)
     >>> federation.train.sizes.tolist()
@@ -41,7 +45,7 @@ class Scenario:
     """
 
     data: str = "digits"  # a name, or the path of a file or folder; see `fairlead.data.load`
-    label: str | None = None  # the label column, where it is not called "label"
+    label: str | None = None  # the label column, where it is not called "label"; several with commas between them
     column: str | None = None  # the column that names the owner, for split "column"
     split: str = "iid"
     clients: int | None = 12  # None only with split "column": one client per value
@@ -55,6 +59,12 @@ class Scenario:
     image_size: int | None = None  # pixels a side that images are brought to by averaging; None leaves them as they are
     big: dict[int, float] | None = None  # clients with so many times the (train, if `samples`) samples
     pool: str = "all"  # "all" mixes the published parts; "train" keeps the published test part for testing
+    task: str = "auto"  # of a table: whether the label is one of "classes" or a "quantity"
+    positive: str | None = None  # of a table: makes two classes of the label, e.g. ">0", "yes" or "a|b"
+    drop: tuple[str, ...] = ()  # columns of a table to leave out
+    numeric: tuple[str, ...] = ()  # columns of a table that hold numbers, whatever they look like
+    words: tuple[str, ...] = ()  # columns of a table that hold categories, whatever they look like
+    scaling: str = "shared"  # of a table: by means and deviations of all owners' train rows, or of each owner's "own"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "data", str(self.data))
@@ -64,10 +74,16 @@ class Scenario:
         object.__setattr__(self, "fractions", tuple(self.fractions))
         if self.big is not None:
             object.__setattr__(self, "big", {int(client): times for client, times in self.big.items()})
-        for field, valid in (("split", SPLITS), ("shift", tuple(SHIFTS)), ("pool", POOLS)):
+        for field in ("drop", "numeric", "words"):
+            names = getattr(self, field)
+            names = names.split(",") if isinstance(names, str) else names
+            object.__setattr__(self, field, tuple(name.strip() for name in names))
+        choices = {"split": SPLITS, "shift": tuple(SHIFTS), "pool": POOLS, "task": TASKS, "scaling": SCALINGS}
+        for field, valid in choices.items():
             value = getattr(self, field)
             require(value in valid, f"unknown {field} '{value}'; {nearest(str(value), valid)}")
         if self.split == "column":
+            object.__setattr__(self, "column", self.column or owner_column(self.data))
             require(self.column is not None, "split 'column' needs the name of a column")
         counted = isinstance(self.clients, int) and self.clients >= 1
         optional = self.split == "column" and self.clients is None
@@ -98,32 +114,66 @@ class Scenario:
         fits = self.big is None or self.split in ("iid", "quantity")
         require(fits, f"big changes sizes, which split '{self.split}' decides itself; use split 'iid' or 'quantity'")
 
+    def load(self, data_dir: Path | str | None = None) -> Source:
+        """The data set, before it is divided."""
+        reading = {key: getattr(self, key) for key in ("task", "positive", "drop", "numeric", "words")}
+        return load(self.data, data_dir, self.label, self.column, **reading)
+
     def build(
         self,
         seed: int,
         data_dir: Path | str | None = None,
         source: Source | None = None,
         parts: Sequence[ArrayLike] | None = None,
+        fold: tuple[int, int] | None = None,
+        refit: bool = False,
     ) -> Federation:
         """Give every client its train, validation and test samples; the same seed gives the same federation.
 
         `source` replaces the data set named here, and `parts` (sample indices per client, from `from_flwr` say) the
-        split. Whatever cannot work raises `InputError` here, before any training.
+        split. With `fold` (i, K) each client's rows are in K folds and fold i is its test part, so that i = 0 to K - 1
+        test every row once. `refit` adds the validation samples to the train samples and changes nothing for the test
+        samples. Whatever cannot work raises `InputError` here, before any training.
         """
         require(seed >= 0, f"seed must be >= 0, got {seed}")
-        source = load(self.data, data_dir, self.label, self.column) if source is None else source
-        images = source.raw.dim() == 4
-        require(self.shift == "none" or images, f"shift '{self.shift}' needs images, and {source.name} has features")
-        require(self.image_size is None or images, f"image_size needs images, and {source.name} has features")
+        source = self.load(data_dir) if source is None else source
+        self._check_source(source, fold)
         test_part = source.parts == "test"
-        if self.pool == "train" and not 0 < test_part.sum() < len(source):
-            raise InputError(f"pool 'train' needs a published test part, and {source.name} has none; use pool 'all'")
         if parts is not None or self.split == "column":
             given = self._given(source, parts)
             owned = [[p] for p in given] if self.pool == "all" else [[p[~test_part[p]], p[test_part[p]]] for p in given]
         else:
             owned = self._divide(source, test_part, seed)
-        return self._federation(source, self._cut(owned, seed))
+        notes: list[str] = []
+        if source.table is None and fold is None:
+            cut = self._cut(owned, seed)
+        else:
+            # Of two folds the larger takes two of three rows, and one is left to train and choose with.
+            owned = self._set_aside(source, owned, FEWEST + (fold is not None and fold[1] == 2), notes)
+            cut = self._cut_by_owner(source, owned, seed, fold)
+        if refit:
+            learned = [np.concatenate(both) for both in zip(cut[0], cut[1], strict=True)]
+            cut = [learned, [part[:0] for part in cut[1]], cut[2]]
+        return replace(self._federation(source, cut), notes=tuple(notes))
+
+    def _check_source(self, source: Source, fold: tuple[int, int] | None) -> None:
+        """Refuse what does not fit the data."""
+        images = source.raw.dim() == 4
+        require(self.shift == "none" or images, f"shift '{self.shift}' needs images, and {source.name} has features")
+        require(self.image_size is None or images, f"image_size needs images, and {source.name} has features")
+        tested = int((source.parts == "test").sum())
+        if self.pool == "train" and not 0 < tested < len(source):
+            raise InputError(f"pool 'train' needs a published test part, and {source.name} has none; use pool 'all'")
+        table = source.table is not None
+        require(self.scaling == "shared" or table, f"scaling '{self.scaling}' needs a table, and {source.name} is none")
+        by_class = self.split in ("dirichlet", "pathological", "consecutive")
+        one = source.y.dim() == 1 and bool(source.classes)
+        require(one or not by_class, f"split '{self.split}' needs classes, and {source.name} has none; use split 'iid'")
+        if fold is not None:
+            number, count = fold
+            require(0 <= number < count and count >= 2, f"fold must be (i, K) with 0 <= i < K and K >= 2, got {fold}")
+            require(self.samples is None, "folds use all rows, and samples fixes how many; leave out one of the two")
+            require(self.pool == "all", "folds test every row once, and pool 'train' tests a published part alone")
 
     def _given(self, source: Source, parts: Sequence[ArrayLike] | None) -> list[Index]:
         """The partition that a column or the caller decided."""
@@ -142,10 +192,11 @@ class Scenario:
     def _divide(self, source: Source, test_part: np.ndarray[Any, np.dtype[np.bool_]], seed: int) -> list[list[Index]]:
         """For each client, the samples it may use: one pool to cut in three, or one to train with and one to test."""
         need = self._need()
+        one_class_each = source.y.dim() == 1 and bool(source.classes)
+        labels = source.y.numpy() if one_class_each else np.zeros(len(source), dtype=np.int64)
         if self.pool == "all":
-            return [[part] for part in self._split(source.y.numpy(), need.sum(1), seed)]
+            return [[part] for part in self._split(labels, need.sum(1), seed)]
         first, second = np.flatnonzero(~test_part), np.flatnonzero(test_part)
-        labels = source.y.numpy()
         learn = self._split(labels[first], need[:, :2].sum(1), seed)
         rng = stream(seed, "test pool")
         test = partition.like(labels[second], learn, labels[first], rng, minimum=need[:, 2])
@@ -183,48 +234,117 @@ class Scenario:
     def _cut(self, owned: list[list[Index]], seed: int) -> list[list[Index]]:
         """Each client's pools, shuffled and cut into train, validation and test."""
         rng = stream(seed, "cut")
-        need = np.broadcast_to(self._need(), (len(owned), 3)) if self.clients is None else self._need()
         cut: list[list[Index]] = [[], [], []]
         for client, pools in enumerate(owned):
             kinds = [[0, 1], [2]] if len(pools) == 2 else [[0, 1, 2]]
             for pool, kind in zip(pools, kinds, strict=True):
-                wanted = need[client, kind]
-                if len(pool) < wanted.sum():
-                    what = " and ".join(PARTS[i] for i in kind)
-                    raise InputError(
-                        f"client {client} has {len(pool)} samples for {what}, and needs {wanted.sum()}; "
-                        "lower clients or the samples per client, or choose another split"
-                    )
-                sizes = wanted if self.samples is not None else _shares(len(pool), [self.fractions[i] for i in kind])
-                pieces = np.split(rng.permutation(pool), np.cumsum(sizes))
+                pieces = np.split(rng.permutation(pool), np.cumsum(self._sizes(client, len(pool), kind, strict=True)))
                 for i, piece in zip(kind, pieces, strict=False):
                     cut[i].append(piece)
         return cut
 
+    def _sizes(self, client: int, n: int, kind: list[int], strict: bool = False) -> Index:
+        """How many of a client's n samples go to these parts; `strict` refuses a part that remains empty."""
+        need = self._need()
+        wanted: Index = need[client if len(need) > 1 else 0, kind]
+        if n < wanted.sum() and (strict or self.samples is not None):
+            what = " and ".join(PARTS[i] for i in kind)
+            raise InputError(
+                f"client {client} has {n} samples for {what}, and needs {wanted.sum()}; "
+                "lower clients or the samples per client, or choose another split"
+            )
+        return wanted if self.samples is not None else shares(n, [self.fractions[i] for i in kind])
+
+    def _set_aside(self, source: Source, owned: list[list[Index]], fewest: int, notes: list[str]) -> list[list[Index]]:
+        """Leave out owners with too few rows to train, choose and test, unless that is everybody."""
+        if self.samples is not None or self.split != "column":
+            return owned
+        small = [k for k, pools in enumerate(owned) if len(pools[0]) < fewest - len(pools) + 1]
+        if not small or len(small) == len(owned):
+            return owned
+        names = self._names(source, [[np.concatenate(pools) for pools in owned]])
+        said = ", ".join(f"{names[k]} ({sum(map(len, owned[k]))})" for k in small)
+        notes.append(f"too few rows to train, choose and test with, so they take no part: {said}")
+        return [pools for k, pools in enumerate(owned) if k not in small]
+
+    def _cut_by_owner(
+        self, source: Source, owned: list[list[Index]], seed: int, fold: tuple[int, int] | None
+    ) -> list[list[Index]]:
+        """Each owner's rows, cut by its own random numbers into parts with a like mix of classes."""
+        names = self._names(source, [[np.concatenate(pools) for pools in owned]]) or _numbered(len(owned))
+        targets = source.y.double().numpy()
+        cut: list[list[Index]] = [[], [], []]
+        for client, (name, pools) in enumerate(zip(names, owned, strict=True)):
+            if fold is not None:
+                test = in_folds(pools[0], targets, fold[1], owner_stream(seed, name))[fold[0]]
+                rest = np.setdiff1d(pools[0], test)
+                sizes = shares(len(rest), list(self.fractions[:2]))
+                pieces = [*divide(rest, targets, sizes, owner_stream(seed, name, *fold)), test]
+            else:
+                rng, kinds = owner_stream(seed, name), [[0, 1], [2]] if len(pools) == 2 else [[0, 1, 2]]
+                sizes_of = [self._sizes(client, len(pool), kind) for pool, kind in zip(pools, kinds, strict=True)]
+                pieces = [p for pool, s in zip(pools, sizes_of, strict=True) for p in divide(pool, targets, s, rng)]
+            for part, piece in zip(cut, pieces, strict=True):
+                part.append(piece)
+        return cut
+
     def _federation(self, source: Source, cut: list[list[Index]]) -> Federation:
-        shift = SHIFTS[self.shift]
+        names = self._names(source, cut)
+        preparation = None if source.table is None else self._preparation(source, cut[0], names)
+        target = self._target(source, cut[0], names, preparation)
+        numbers = None if source.table is None else source.table.rows
+        splits: list[Split] = []
+        for pieces in cut:
+            starts, index = np.cumsum([0, *map(len, pieces)]), np.concatenate(pieces)
+            if preparation is None:
+                x = self._samples(source, index, starts)
+            else:
+                x = _prepared(source, preparation, pieces, names)
+            y = torch.from_numpy(source.y.numpy()[index])
+            if target.sd:
+                each = torch.from_numpy(starts).diff()
+                mean, sd = (
+                    torch.tensor(v, dtype=torch.float64).repeat_interleave(each) for v in (target.mean, target.sd)
+                )
+                y = ((y - mean) / sd).float()
+            rows = torch.from_numpy(index if numbers is None else numbers[index])
+            splits.append(Split(x, y, torch.from_numpy(starts), rows))
+        return Federation(splits[0], splits[1], splits[2], source.classes, names, target, preparation)
 
-        def gather(pieces: list[Index]) -> Split:
-            starts = np.cumsum([0, *map(len, pieces)])
-            index = np.concatenate(pieces)
-            x = torch.from_numpy(source.raw.numpy()[index])
-            if self.shift != "none":
-                for client, (a, b) in enumerate(pairwise(starts)):
-                    x[a:b] = shift(x[a:b], client * self.angle)
-            if source.pixels:
-                x = x.float().div_(255)
-                if x.shape[1] == 3:
-                    x.sub_(0.5).div_(0.5)
-            if self.image_size is not None:
-                x = F.adaptive_avg_pool2d(x, self.image_size)
-            return Split(x, torch.from_numpy(source.y.numpy()[index]), torch.from_numpy(starts))
+    def _samples(self, source: Source, index: Index, starts: Index) -> Tensor:
+        """Images and tensors as they are trained on."""
+        x = torch.from_numpy(source.raw.numpy()[index])
+        if self.shift != "none":
+            for client, (a, b) in enumerate(pairwise(starts)):
+                x[a:b] = SHIFTS[self.shift](x[a:b], client * self.angle)
+        if source.pixels:
+            x = x.float().div_(255)
+            if x.shape[1] == 3:
+                x.sub_(0.5).div_(0.5)
+        return x if self.image_size is None else F.adaptive_avg_pool2d(x, self.image_size)
 
-        train, validation, test = (gather(pieces) for pieces in cut)
-        if source.measured:
-            low, high = train.x.amin(0), train.x.amax(0)
-            for split in (train, validation, test):
-                split.x.sub_(low).div_((high - low).where(high > low, 1))
-        return Federation(train, validation, test, source.classes, self._names(source, cut))
+    def _preparation(self, source: Source, train: list[Index], names: tuple[str, ...]) -> Preparation:
+        """What the owners' train rows teach of a table's columns."""
+        assert source.table is not None
+        table, codes = source.table, source.raw.numpy()
+        y = [source.y.numpy()[rows] for rows in train] if not source.classes else None
+        found = learn(table.columns, [codes[rows] for rows in train], y, names or _numbered(len(train)), self.scaling)
+        ignored = tuple(column.name for column in table.columns if not column.kept)
+        return replace(found, labels=table.labels, classes=source.classes, ignored=ignored)
+
+    def _target(
+        self, source: Source, train: list[Index], names: tuple[str, ...], preparation: Preparation | None
+    ) -> Target:
+        """What is predicted; for quantities with the mean and deviation of each client's unit."""
+        labels = () if source.table is None else source.table.labels
+        if source.classes:
+            return Target(labels)
+        if preparation is not None:
+            scales = [preparation.scale(name) for name in names or _numbered(len(train))]
+            return Target(labels, tuple(s.target_mean for s in scales), tuple(s.target_sd for s in scales))
+        y = source.y[torch.from_numpy(np.concatenate(train))]
+        sd = float(y.std(correction=0))
+        return Target(labels, (float(y.mean()),) * len(train), (sd if sd > 0 else 1.0,) * len(train))
 
     def _names(self, source: Source, cut: list[list[Index]]) -> tuple[str, ...]:
         """What the column calls each client; the first and last value where several were joined."""
@@ -233,6 +353,24 @@ class Scenario:
         values = np.asarray(source.columns[self.column])
         owned = [np.unique(values[np.concatenate(pieces)].astype(str)) for pieces in zip(*cut, strict=True)]
         return tuple(str(v[0]) if len(v) == 1 else f"{v[0]} to {v[-1]}" for v in owned)
+
+
+def _prepared(source: Source, preparation: Preparation, pieces: list[Index], names: tuple[str, ...]) -> Tensor:
+    """A table's rows as samples, client after client."""
+    assert source.table is not None
+    codes = source.raw.numpy()
+    columns = [column for column in source.table.columns if column.kept]
+    codes = np.stack(
+        [recode(c, f, codes[:, i]) for i, (c, f) in enumerate(zip(columns, preparation.features, strict=True))], axis=1
+    )
+    if EVERYBODY in preparation.scales:
+        return torch.from_numpy(preparation.numbers(codes[np.concatenate(pieces)]))
+    own = [preparation.numbers(codes[p], name) for p, name in zip(pieces, names or _numbered(len(pieces)), strict=True)]
+    return torch.from_numpy(np.concatenate(own))
+
+
+def _numbered(count: int) -> tuple[str, ...]:
+    return tuple(map(str, range(count)))
 
 
 def describe(federation: Federation) -> list[dict[str, Any]]:
@@ -246,16 +384,6 @@ def describe(federation: Federation) -> list[dict[str, Any]]:
         }
         for client in range(federation.clients)
     ]
-
-
-def _shares(n: int, fractions: list[float]) -> Index:
-    """Cut n in the given fractions, at least one for each fraction above zero."""
-    sizes = partition.apportion(n, fractions)
-    for i, fraction in enumerate(fractions):
-        if fraction > 0 and sizes[i] == 0:
-            sizes[sizes.argmax()] -= 1
-            sizes[i] += 1
-    return sizes
 
 
 def _positive(value: float) -> bool:

@@ -11,8 +11,20 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from fairlead.core.errors import require
+from fairlead.data.columns import Column
 
 PARTS = ("train", "validation", "test")
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """What a source knows of the table it was read from."""
+
+    columns: tuple[Column, ...]  # all of them, in the order of the file
+    labels: tuple[str, ...]  # the columns to predict
+    owner: str | None  # the column that says whose row it is
+    rows: NDArray[np.int64]  # (n,) each sample's row in the file, or in the files one after another, counted from 0
+    notes: tuple[str, ...] = ()  # sentences for the user
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,20 +36,20 @@ class Source:
     """
 
     name: str
-    raw: Tensor  # (n, C, H, W) uint8 pixels, or float32 of any shape (n, ...)
-    y: Tensor  # (n,) int64
-    classes: tuple[str, ...]
+    raw: Tensor  # (n, C, H, W) uint8 pixels; float32 or int64 (tokens) of any shape (n, ...); float64 codes of a table
+    y: Tensor  # (n,) int64 classes, (n,) float quantities, or (n, L) float labels of 0 and 1
+    classes: tuple[str, ...]  # their names; empty for a quantity
     parts: NDArray[np.str_]  # (n,) the published part each sample comes from: train, validation or test
     columns: dict[str, NDArray[np.generic]] = field(default_factory=dict)  # further columns, to split by
-    measured: bool = False  # features in units of any kind: scenarios bring them to [0, 1] by their train samples
+    table: Table | None = None  # a table's rows are coded cells, which a scenario prepares by its train rows
 
     def __len__(self) -> int:
         return len(self.y)
 
     @property
     def x(self) -> Tensor:
-        """All samples as float32, pixels scaled to [0, 1]; a new copy if they are stored as bytes."""
-        return self.raw if self.raw.dtype == torch.float32 else self.raw.float().div_(255)
+        """All samples as they are used, pixels as float32 scaled to [0, 1]; a new copy if they are stored as bytes."""
+        return self.raw.float().div_(255) if self.pixels else self.raw
 
     @property
     def pixels(self) -> bool:
@@ -54,30 +66,49 @@ def from_tensors(
     name: str = "tensors",
     parts: ArrayLike | None = None,
 ) -> Source:
-    """Use your own tensors: x (n, ...) with labels y (n,) counting from 0.
+    """Use your own tensors: x (n, ...) with y (n,), classes that count from 0 or, as floats, quantities.
 
-    uint8 images (n, C, H, W) are treated as pixels, anything else is taken as it is, in float32.
+    y (n, L) of 0 and 1 are several labels each. uint8 images (n, C, H, W) are treated as pixels, other whole numbers as
+    tokens, which stay int64; anything else is taken as it is, in float32.
 
     >>> from_tensors(torch.zeros(3, 2), torch.tensor([0, 1, 0])).classes
     ('0', '1')
     """
     x, y = x.detach().cpu(), y.detach().cpu()
     require(x.dim() >= 2, f"{name}: x must have shape (n, features) or (n, C, H, W), got {tuple(x.shape)}")
-    require(y.dim() == 1 and len(y) == len(x) > 0, f"{name}: {len(x)} samples in x, but y has shape {tuple(y.shape)}")
-    whole = not (y.is_floating_point() or y.is_complex() or y.dtype == torch.bool)
-    require(whole, f"{name}: y must hold whole numbers, got {y.dtype}")
-    x = x if x.dtype == torch.uint8 and x.dim() == 4 else x.float()
-    if x.dtype == torch.float32 and not bool(x.isfinite().all()):
+    require(
+        y.dim() in (1, 2) and len(y) == len(x) > 0, f"{name}: {len(x)} samples in x, but y has shape {tuple(y.shape)}"
+    )
+    if not (x.dtype == torch.uint8 and x.dim() == 4):
+        x = x.float() if x.is_floating_point() or x.is_complex() or x.dtype in (torch.bool, torch.uint8) else x.long()
+    if x.is_floating_point() and not bool(x.isfinite().all()):
         row = int((~x.flatten(1).isfinite().all(1)).nonzero()[0])
         require(False, f"{name}: sample {row} has a value that is NaN or infinite in float32; drop or fill it")
-    names = tuple(classes) if classes is not None else tuple(str(c) for c in range(int(y.max()) + 1))
-    low, high = int(y.min()), int(y.max())
-    require(low >= 0, f"{name}: labels count from 0, got {low}")
-    require(high < len(names), f"{name}: label {high} has no name among the {len(names)} classes")
+    y, names = _targets(name, y, classes)
     table = {key: np.asarray(values) for key, values in (columns or {}).items()}
     for key, values in table.items():
         require(values.shape == (len(y),), f"{name}: column '{key}' has shape {values.shape}, expected ({len(y)},)")
     origin = np.full(len(y), "train") if parts is None else np.asarray(parts, dtype=str)
     known = origin.shape == (len(y),) and bool(np.isin(origin, PARTS).all())
     require(known, f"{name}: parts must say {', '.join(PARTS)} for each sample")
-    return Source(name, x, y.long(), names, origin, table)
+    return Source(name, x, y, names, origin, table)
+
+
+def _targets(name: str, y: Tensor, classes: Sequence[str] | None) -> tuple[Tensor, tuple[str, ...]]:
+    """Checked targets, and the names of the classes."""
+    if y.dim() == 2:
+        y = y.float()
+        require(bool(((y == 0) | (y == 1)).all()), f"{name}: y (n, labels) must hold 0 and 1 alone")
+        names = tuple(classes) if classes is not None else tuple(str(c) for c in range(y.shape[1]))
+        require(len(names) == y.shape[1], f"{name}: {len(names)} names for {y.shape[1]} labels")
+        return y, names
+    if y.is_floating_point():
+        require(bool(y.isfinite().all()), f"{name}: a quantity in y is NaN or infinite; drop or mend such samples")
+        require(classes is None, f"{name}: y holds fractions, so it is a quantity and has no classes; pass y.long()")
+        return y.double(), ()
+    require(not y.is_complex() and y.dtype != torch.bool, f"{name}: y must hold whole numbers, got {y.dtype}")
+    names = tuple(classes) if classes is not None else tuple(str(c) for c in range(int(y.max()) + 1))
+    low, high = int(y.min()), int(y.max())
+    require(low >= 0, f"{name}: labels count from 0, got {low}")
+    require(high < len(names), f"{name}: label {high} has no name among the {len(names)} classes")
+    return y.long(), names

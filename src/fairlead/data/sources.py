@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
 from fairlead.core.errors import DataError, InputError, nearest
+from fairlead.data.files import OWNER, SUFFIXES, table_files
 from fairlead.data.images import KNOWN, part_files, read_folder, read_hub
 from fairlead.data.source import Source, from_tensors
-from fairlead.data.tables import read_table
+from fairlead.data.tables import Reading, read_table
+
+# Tables that come with the package: file, label and owner column.
+EXAMPLES = {"heart-disease": ("heart_disease.csv", "disease", "hospital")}
 
 
 def load(
@@ -18,11 +23,14 @@ def load(
     data_dir: str | Path | None = None,
     label: str | None = None,
     column: str | None = None,
+    **reading: Any,
 ) -> Source:
     """Load a data set.
 
-    `data` is "digits" (comes with scikit-learn), the name of a folder inside `data_dir` in Hugging Face layout, the
-    path of such a folder, a `.csv` or `.parquet` file of numbers, a name in `KNOWN`, or an `owner/name` on the hub.
+    `data` is "digits" (comes with scikit-learn), "heart-disease" (comes with this package), the name of a folder inside
+    `data_dir` in Hugging Face layout, the path of such a folder, a table (`.csv`, `.tsv`, `.xlsx`, `.parquet`), a
+    folder of tables or several with commas between them (one owner's each), a name in `KNOWN`, or an `owner/name` on
+    the hub. `reading` are the fields of `Reading`, for tables.
 
     >>> load("digits").raw.shape
     torch.Size([1797, 1, 8, 8])
@@ -30,8 +38,13 @@ def load(
     name, path = str(data), Path(data)
     if name == "digits":
         return _digits()
-    if path.suffix.lower() in (".csv", ".parquet"):
-        return read_table(path, label, column)
+    if name in EXAMPLES:
+        file, its_label, its_column = EXAMPLES[name]
+        how = Reading(label or its_label, column or its_column, **reading)
+        return read_table([Path(__file__).parent / "examples" / file], how)
+    tables = [] if path.is_dir() and part_files(path) else table_files(data)
+    if tables:
+        return read_table(tables, Reading(label, column, **reading))
     if data_dir is not None:
         return _from_folder(name, Path(data_dir), label)
     if "/" in name and path.is_dir():
@@ -46,9 +59,18 @@ def load(
     if "/" in name:
         raise DataError(f"no folder {name}; check the path")
     raise InputError(
-        f"unknown data set '{name}'; {nearest(name, ['digits', *KNOWN])}, a path to a .csv or .parquet file, "
-        "or a folder inside --data-dir DIR"
+        f"unknown data set '{name}'; {nearest(name, ['digits', *EXAMPLES, *KNOWN])}, a path to a table "
+        f"({', '.join(SUFFIXES)}), or a folder inside --data-dir DIR"
     )
+
+
+def owner_column(data: str | Path) -> str | None:
+    """The column that says whose row it is, where the data says so by itself: one file per owner, or a known table."""
+    if str(data) in EXAMPLES:
+        return EXAMPLES[str(data)][2]
+    path = Path(data)
+    several = not (path.is_dir() and part_files(path)) and len(table_files(data)) > 1
+    return OWNER if several else None
 
 
 def _digits() -> Source:

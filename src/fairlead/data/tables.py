@@ -1,92 +1,164 @@
-"""Read a CSV or Parquet file of numbers, one sample a row."""
+"""A table as a source: what its columns are, what is to be predicted, and whose row each is."""
 
 from __future__ import annotations
 
-import math
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.csv
-import pyarrow.parquet as pq
+import pandas as pd
 import torch
 from numpy.typing import NDArray
 
-from fairlead.core.errors import DataError, InputError, nearest, require
-from fairlead.data.source import Source, from_tensors
+from fairlead.core.errors import InputError, nearest, require
+from fairlead.data.columns import PARTS as PART_NAMES
+from fairlead.data.columns import Column, Overrule, as_keys, code, find, spellings
+from fairlead.data.files import OWNER, read_frame
+from fairlead.data.source import Source, Table
+from fairlead.data.targets import read_target
 
 
-def read_table(path: Path, label: str | None = None, column: str | None = None) -> Source:
-    """A file of numbers as a source: `label` is the class, `column` (if any) only says whose row it is.
+@dataclass(frozen=True)
+class Reading:
+    """How a table is to be read; what is left out is found by looking at it."""
 
-    Every other column is a feature. It is brought to [0, 1] here, where it still has float64's digits; a scenario does
-    so again by its train samples alone, so that nothing of the test samples remains in it.
-    """
-    try:
-        table = pq.read_table(path) if path.suffix.lower() == ".parquet" else pyarrow.csv.read_csv(path)
-    except FileNotFoundError as error:
-        raise DataError(f"no file {path}; check the path") from error
-    except (pa.ArrowInvalid, OSError) as error:
-        raise DataError(f"{path.name} cannot be read: {str(error).splitlines()[0]}") from error
-    names = table.column_names
-    twice = sorted({name for name in names if names.count(name) > 1})
-    require(not twice, f"{path.name}: two columns are called {', '.join(twice)}; rename one")
-    label = label or "label"
-    for role, name in (("label column", label), ("column", column)):
-        if name is not None and name not in names:
-            raise InputError(f"{path.name} has no {role} '{name}'; {nearest(name, names)}")
-    require(label != column, f"{path.name}: '{label}' cannot be both the label and the column to split by")
-    require(table.num_rows > 0, f"{path.name} has no rows")
-    features = [name for name in names if name not in (label, column)]
-    require(bool(features), f"{path.name} has no columns beside '{label}' to learn from")
-    x = np.stack([_numbers(path.name, name, table[name]) for name in features], axis=1)
-    low, high = x.min(0), x.max(0)
-    x = (x - low) / np.where(high > low, high - low, 1)
-    y, classes = encode(path.name, label, table[label])
-    columns = {} if column is None else {column: table[column].to_numpy()}
-    source = from_tensors(torch.from_numpy(x), torch.from_numpy(y), columns, classes, name=path.stem)
-    return replace(source, measured=True)
+    label: str | None = None  # the column to predict; several yes/no columns are separated by commas
+    column: str | None = None  # the column that says whose row it is
+    task: str = "auto"  # classes or quantity
+    positive: str | None = None  # makes two classes of the label: ">0", "yes", "a|b"
+    drop: tuple[str, ...] = ()  # columns to leave out
+    numeric: tuple[str, ...] = ()  # columns that hold numbers
+    words: tuple[str, ...] = ()  # columns that hold categories
 
 
-def encode(name: str, label: str, values: pa.ChunkedArray) -> tuple[NDArray[np.int64], tuple[str, ...]]:
-    """Turn the labels of a column, whole numbers or words, into 0, 1, ... and the class names in order."""
-    if values.null_count:
-        raise InputError(f"{name}: '{label}' is empty in row {_first(pc.is_null(values))}; drop the row or fill it")
-    if pa.types.is_floating(values.type):
-        odd = [not math.isfinite(v) or v != int(v) for v in values.to_pylist()]
-        if any(odd):
-            raise InputError(f"{name}: '{label}' must hold classes, and row {odd.index(True) + 1} is not whole")
-        values = values.cast(pa.int64())
-    found, index = np.unique(np.array(values.to_pylist()), return_inverse=True)
-    return index.astype(np.int64), tuple(str(v) for v in found)
+def read_table(files: Sequence[Path], how: Reading | None = None) -> Source:
+    """One table, or several that hold one owner's rows each, as a source of coded rows."""
+    how = how or Reading()
+    name = files[0].name if len(files) == 1 else f"{files[0].parent.name or 'the tables'}"
+    first = how.label or "label"
+    asked = [first, *first.split(","), *how.drop, *how.numeric, *how.words, *([how.column] if how.column else [])]
+    frame = read_frame(files, asked)
+    labels, owner = _label_columns(name, frame, first), how.column or (OWNER if len(files) > 1 else None)
+    _check_names(name, frame, labels, owner, how)
+    notes = _lacking(frame, files)
+    rows = _complete(name, frame, [*labels, *([owner] if owner else [])], notes)
+    frame = frame.iloc[rows].reset_index(drop=True)
+    owners = None if owner is None else owner_values(frame[owner])
+    columns = _columns(frame, labels, owner, owners, Overrule(how.drop, how.numeric, how.words))
+    kept = [column for column in columns if column.kept]
+    require(bool(kept), f"{name} has no columns beside '{first}' to learn from" + _why_not(columns))
+    answers = read_target(frame, labels, how.task, how.positive)
+    codes = np.stack([code(column, frame[column.name]) for column in kept], axis=1)
+    notes += answers.notes + [_id_sentence(c) for c in columns if c.role == "id"]
+    return Source(
+        Path(name).stem if len(files) == 1 else name,
+        torch.from_numpy(codes),
+        answers.y,
+        answers.classes,
+        _parts(columns, frame),
+        {} if owner is None or owners is None else {owner: owners},
+        Table(columns, tuple(labels), owner, rows, tuple(notes)),
+    )
 
 
-def _numbers(file: str, name: str, values: pa.ChunkedArray) -> NDArray[np.float64]:
-    """A column as finite numbers, or an error that says where it is not."""
-    kind = values.type
-    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
-        row = next((i for i, cell in enumerate(values.to_pylist()) if not _is_number(cell)), 0)
-        cell = values[row].as_py()
-        raise InputError(
-            f"{file}: column '{name}' must hold numbers, and row {row + 1} holds {cell!r}; "
-            "encode it, drop the column, or name it as the column to split by"
-        )
-    numbers: NDArray[np.float64] = values.cast(pa.float64()).to_numpy()
-    if not np.isfinite(numbers).all():  # an empty cell is NaN by now
-        row = int((~np.isfinite(numbers)).argmax())
-        raise InputError(f"{file}: column '{name}' is empty, NaN or infinite in row {row + 1}; fill or drop such rows")
-    return numbers
+def owner_values(cells: pd.Series) -> NDArray[Any]:
+    """Who owns each row: numbers where all are, else names; spellings that differ in case or blanks alone are one."""
+    if cells.dtype.kind in "iuf":
+        values: NDArray[Any] = cells.to_numpy()
+        return values.astype(np.int64) if (values == np.round(values)).all() else values
+    names = spellings(cells)
+    place = {key: i for i, key in enumerate(as_keys(pd.Series(names, dtype=object)))}
+    found: NDArray[Any] = np.array(names)[as_keys(cells).map(place).to_numpy(np.int64)]
+    return found
 
 
-def _is_number(cell: Any) -> bool:
-    try:
-        return math.isfinite(float(cell))
-    except (TypeError, ValueError):
-        return False
+def _label_columns(name: str, frame: pd.DataFrame, label: str) -> list[str]:
+    """The column called so, or several with commas between their names."""
+    labels = [label] if label in frame.columns else [part.strip() for part in label.split(",")]
+    for one in labels:
+        if one not in frame.columns:
+            raise InputError(
+                f"{name} has no label column '{one}'; {nearest(one, map(str, frame.columns))}; use --label"
+            )
+    return labels
 
 
-def _first(mask: pa.ChunkedArray) -> int:
-    return int(mask.to_numpy().argmax()) + 1
+def _check_names(name: str, frame: pd.DataFrame, labels: list[str], owner: str | None, how: Reading) -> None:
+    known = [str(column) for column in frame.columns]
+    if owner is not None and owner not in known:
+        raise InputError(f"{name} has no column '{owner}'; {nearest(owner, known)}")
+    require(owner not in labels, f"{name}: '{owner}' cannot be both the label and the column to split by")
+    for option in ("drop", "numeric", "words"):
+        for column in getattr(how, option):
+            if column not in known:
+                raise InputError(f"--{option}: {name} has no column '{column}'; {nearest(column, known)}")
+            require(column not in (*labels, owner), f"--{option}: '{column}' is the label or the owner, not a feature")
+
+
+def _lacking(frame: pd.DataFrame, files: Sequence[Path]) -> list[str]:
+    """Say which owners' files lack a column that others have."""
+    if len(files) == 1 or OWNER not in frame.columns:
+        return []
+    empty = frame.drop(columns=OWNER).isna().groupby(frame[OWNER]).all()
+    return [
+        f"column '{column}' is empty for {', '.join(map(str, empty.index[empty[column]]))}"
+        for column in empty.columns
+        if empty[column].any() and not empty[column].all()
+    ]
+
+
+def _complete(name: str, frame: pd.DataFrame, needed: list[str], notes: list[str]) -> NDArray[np.int64]:
+    """The rows that have a label and an owner."""
+    lost = frame[needed].isna()
+    for column in needed:
+        count = int(lost[column].sum())
+        if count:
+            notes.append(
+                f"{count} rows are left out because their '{column}' is empty, the first of them row "
+                f"{int(lost[column].to_numpy().argmax()) + 1}"
+            )
+    rows = np.flatnonzero(~lost.any(axis=1).to_numpy())
+    require(len(rows) > 0, f"{name}: {' and '.join(needed)} are empty in every row")
+    return rows.astype(np.int64)
+
+
+def _columns(
+    frame: pd.DataFrame, labels: list[str], owner: str | None, owners: NDArray[Any] | None, said: Overrule
+) -> tuple[Column, ...]:
+    """What every column is; where nothing else is there to learn from, numbers that look like an id are kept."""
+    found = [_role(c, frame[c], labels, owner) or find(c, frame[c], owners, said) for c in map(str, frame.columns)]
+    ids = [c.name for c in found if c.role == "id" and frame[c.name].dtype.kind in "iuf"]
+    if ids and not any(c.kept for c in found):
+        return _columns(frame, labels, owner, owners, said._replace(numeric=ids))
+    return tuple(found)
+
+
+def _role(name: str, cells: pd.Series, labels: list[str], owner: str | None) -> Column | None:
+    """The roles that the user gave by name."""
+    if name in labels:
+        return Column(name, "label", int(cells.isna().sum()), "predicted", "you said so")
+    if name == owner:
+        return Column(name, "owner", int(cells.isna().sum()), "says whose row it is", "you said so")
+    return None
+
+
+def _parts(columns: Sequence[Column], frame: pd.DataFrame) -> NDArray[np.str_]:
+    """The published part of each row, where a column says it."""
+    for column in columns:
+        if column.role == "part":
+            return np.array([PART_NAMES.get(key, "train") for key in as_keys(frame[column.name])])
+    return np.full(len(frame), "train")
+
+
+def _why_not(columns: Sequence[Column]) -> str:
+    left = [f"'{c.name}' ({c.why})" for c in columns if c.done == "left out"]
+    return f"; left out are {', '.join(left)}" if left else ""
+
+
+def _id_sentence(column: Column) -> str:
+    return (
+        f"'{column.name}' looks like an id ({column.why}) and is left out of the features; "
+        f"--numeric or --words {column.name} keeps it"
+    )

@@ -19,7 +19,7 @@ from fairlead.catalogue import check_options, parse
 from fairlead.checkpoint import read_json, read_table, write_json
 from fairlead.clients import Engine, choose, engine
 from fairlead.core import FairleadError, Federation
-from fairlead.data import Source, load
+from fairlead.data import Source
 from fairlead.metrics import summarise
 from fairlead.models import build
 from fairlead.reproduce.study import Cell, Computed, Entry, Key, Result, Study
@@ -183,9 +183,8 @@ class Workshop:
         return self._federation[1]
 
     def _loaded(self, experiment: Experiment) -> Source | FairleadError:
-        scenario = experiment.scenario
         try:
-            return load(scenario.data, experiment.data_dir, scenario.label, scenario.column)
+            return experiment.scenario.load(experiment.data_dir)
         except FairleadError as error:
             return error  # said once per cell, without asking the hub again for each
 

@@ -1,0 +1,206 @@
+"""What each column of a table is, and its cells as numbers: a measurement, a category's place in a list, days.
+
+A role is found by looking at the cells, and the user may overrule it. `code` is the one way from cells to numbers, for
+the rows that are trained on and for those that come to be predicted later.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from fairlead.data.files import as_numbers, as_text
+
+Role = Literal["number", "words", "yes/no", "date", "id", "constant", "empty", "part", "owner", "label", "unused"]
+Codes = NDArray[np.float64]
+
+YES, NO = ("yes", "y", "true", "t", "1"), ("no", "n", "false", "f", "0")
+PARTS = {"train": "train", "training": "train", "test": "test", "testing": "test"} | dict.fromkeys(
+    ("validation", "valid", "val", "dev"), "validation"
+)
+_UNKNOWN = ("none", "unknown", "missing", "not available", "not reported")  # among numbers; among words they are words
+_DATES = tuple(
+    day + time
+    for time in ("", " %H:%M", " %H:%M:%S")
+    for day in ("%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%Y/%m/%d", "%d-%m-%Y", "%d %b %Y", "%d-%b-%Y", "%b %d, %Y")
+)
+_LIKE_A_DATE = re.compile(r"\d{1,4}[-/. ](?:\d{1,2}|[A-Za-z]{3})[-/. ]\d{2,4}(?:[ T].*)?|[A-Za-z]{3} \d{1,2}, \d{4}")
+_LIKE_AN_ID = re.compile(
+    r"(?:.*[_\s.-])?(?:id|ids|pid|uid|uuid|guid|index|idx)|id[_\s.-].*|unnamed.*|"
+    r"(?:row|record|patient|student|pupil|subject|person|customer|client|user|account|case|sample|visit)"
+    r"(?:[_\s.-]?(?:no|nr|num|number|name))?",
+    re.IGNORECASE,
+)
+_MOSTLY = 0.9  # of a column's cells decide what it is
+_MANY = 20  # different values, from which on a column may be an id
+
+
+class Overrule(NamedTuple):
+    """What the user says of columns, by name."""
+
+    drop: Collection[str] = ()
+    numeric: Collection[str] = ()
+    words: Collection[str] = ()
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column: what it was found to be, what is done with it, and why."""
+
+    name: str
+    role: Role
+    missing: int  # empty cells
+    done: str
+    why: str
+    kept: bool = False  # whether it is a feature
+    values: tuple[str, ...] = ()  # of words: the categories, in the order of their codes
+    form: str = ""  # of dates: how they are written; empty is the ISO way
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values, for the page and the terminal."""
+        return {key: getattr(self, key) for key in ("name", "role", "missing", "done", "why", "kept")}
+
+
+def find(name: str, cells: pd.Series, owners: NDArray[Any] | None = None, said: Overrule | None = None) -> Column:
+    """What a column is."""
+    said, missing = said or Overrule(), int(cells.isna().sum())
+    known = cells.dropna()
+    if name in said.drop:
+        return Column(name, "unused", missing, "left out", "you said so")
+    if name in said.words:
+        return _words(name, known, missing, "you said so")
+    if name in said.numeric:
+        return _number(name, missing, "you said so")
+    if not len(known):
+        return Column(name, "empty", missing, "left out", "all its cells are empty")
+    if known.map(lambda v: isinstance(v, list | dict | bytes) or hasattr(v, "__array__")).any():
+        return Column(
+            name, "unused", missing, "left out", "its cells hold lists; fairlead.data.from_tensors takes such"
+        )
+    if known.nunique() == 1 and not missing:
+        return Column(name, "constant", missing, "left out", f"it is {as_text(known.iloc[0])} in every row")
+    if known.dtype.kind == "M":
+        return _date(name, missing, "", "dates")
+    if known.dtype.kind in "biuf":
+        return _of_numbers(name, known, missing, None if owners is None else owners[cells.notna().to_numpy()])
+    return _of_text(name, known, missing)
+
+
+def _of_numbers(name: str, known: pd.Series, missing: int, owners: NDArray[Any] | None) -> Column:
+    values = known.to_numpy(np.float64)
+    if set(np.unique(values)) <= {0.0, 1.0}:
+        return Column(name, "yes/no", missing, "0 or 1", "it holds 0 and 1", kept=True)
+    found = _why_id(name, values, owners)
+    return Column(name, "id", missing, "left out", found) if found else _number(name, missing, "numbers")
+
+
+def _why_id(name: str, values: Codes, owners: NDArray[Any] | None) -> str:
+    """Why whole numbers look like an id; empty if they do not."""
+    if len(values) < _MANY or not np.isfinite(values).all() or (values != np.round(values)).any():
+        return ""
+    groups = [values] if owners is None else [values[owners == who] for who in np.unique(owners)]
+    counting = [g[0] in (0, 1) and bool((np.diff(g) == 1).all()) for g in (values, *groups)]
+    if counting[0] or (all(counting[1:]) and len(values) > 2 * len(groups)):
+        return "it counts the rows"
+    if not _LIKE_AN_ID.fullmatch(name):
+        return ""
+    different = sum(len(np.unique(g)) for g in groups)
+    return "by its name and values it says whose row this is" if different > _MOSTLY * len(values) else ""
+
+
+def _of_text(name: str, known: pd.Series, missing: int) -> Column:
+    keys = as_keys(known)
+    different = set(keys.unique())
+    if {"train", "test"} <= {PARTS.get(key) for key in different} <= {"train", "validation", "test"}:
+        return Column(name, "part", missing, "left out", "it divides the rows: --pool train tests on its test rows")
+    if different <= {*YES, *NO}:
+        return Column(name, "yes/no", missing, "0 or 1", " and ".join(sorted(set(known.map(str)))[:4]), kept=True)
+    numbers = as_numbers(keys)
+    rest = keys[numbers.isna()]
+    if set(rest) <= set(_UNKNOWN) or (numbers.notna().mean() >= _MOSTLY and numbers.nunique() >= _MANY / 2):
+        others = ", ".join(sorted(set(rest))[:3])
+        return _number(name, missing + len(rest), f"numbers; {len(rest)} cells ({others}) count as empty")
+    form = _date_form(known)
+    if form is not None:
+        return _date(name, missing, form, f"dates, such as {known.iloc[0]}")
+    if len(known) >= _MANY and (
+        len(different) > _MOSTLY * len(known)
+        or (_LIKE_AN_ID.fullmatch(name) and len(different) >= max(_MANY, len(known) / 20))
+    ):
+        return Column(name, "id", missing, "left out", f"{len(different)} different texts in {len(known)} rows")
+    return _words(name, known, missing, "words")
+
+
+def _number(name: str, missing: int, why: str) -> Column:
+    return Column(name, "number", missing, "standardised", why, kept=True)
+
+
+def _date(name: str, missing: int, form: str, why: str) -> Column:
+    return Column(name, "date", missing, "days and the time of year", why, kept=True, form=form)
+
+
+def _words(name: str, known: pd.Series, missing: int, why: str) -> Column:
+    """Categories; spellings that differ in case and blanks alone are one, called by the most common spelling."""
+    values = spellings(known)
+    merged = known.map(as_text).nunique() - len(values)
+    why += f"; {merged} more spellings that differ in case or blanks count as the same" if merged else ""
+    return Column(name, "words", missing, f"one of {len(values)} categories", why, kept=True, values=values)
+
+
+def as_keys(cells: pd.Series) -> pd.Series:
+    """Cells as they are compared: without case and surplus blanks, numbers as one would write them."""
+    text = cells.map(as_text) if cells.dtype.kind in "biufMO" else cells.astype("object")
+    return text.map(lambda cell: cell if cell is None or cell != cell else " ".join(str(cell).split()).casefold())
+
+
+def spellings(known: pd.Series) -> tuple[str, ...]:
+    """The different values of a column, each in its most common spelling, numbers in their order, words in theirs."""
+    text = known.map(as_text)
+    counts = pd.DataFrame({"key": as_keys(known), "text": text}).value_counts(sort=False).reset_index()
+    counts = counts.sort_values(["key", "count", "text"], ascending=[True, False, False]).drop_duplicates("key")
+    numbers = pd.to_numeric(counts["key"], errors="coerce")
+    if numbers.notna().all():
+        counts = counts.iloc[numbers.argsort()]
+    return tuple(counts["text"])
+
+
+def _date_form(known: pd.Series) -> str | None:
+    """How most cells are written as dates: a form of `strptime`, empty for the ISO way, or None."""
+    sample = known.head(200).astype("str")
+    if not sample.str.fullmatch(_LIKE_A_DATE).mean() >= _MOSTLY:
+        return None
+    parsed = {form: int(_as_days(known, form).notna().sum()) for form in ("", *_DATES)}
+    best = max(parsed, key=lambda form: parsed[form])
+    return best if parsed[best] >= _MOSTLY * len(known) else None
+
+
+def _as_days(cells: pd.Series, form: str) -> pd.Series:
+    """Dates as days since 1970, written in this form or the ISO way; what is no date is missing."""
+    times = pd.to_datetime(cells, format="ISO8601", errors="coerce", utc=True)
+    if form:
+        times = pd.to_datetime(cells, format=form, errors="coerce", utc=True).fillna(times)
+    return (times - pd.Timestamp(0, tz="UTC")) / pd.Timedelta(days=1)
+
+
+def code(column: Column, cells: pd.Series) -> Codes:
+    """A column's cells as numbers: NaN where missing, -1 for words that are not among the categories."""
+    if column.role == "words":
+        place = {key: i for i, key in enumerate(as_keys(pd.Series(column.values, dtype=object)))}
+        keys = as_keys(cells)
+        found = keys.map(lambda key: np.nan if key is None or key != key else place.get(key, -1))
+        return np.asarray(found, dtype=np.float64)
+    if column.role == "yes/no" and cells.dtype.kind not in "biuf":
+        answers = dict.fromkeys(YES, 1.0) | dict.fromkeys(NO, 0.0)
+        return np.asarray(as_keys(cells).map(lambda key: answers.get(key, np.nan)), dtype=np.float64)
+    if column.role == "date":
+        return np.asarray(_as_days(cells, "" if cells.dtype.kind == "M" else column.form), dtype=np.float64)
+    numbers = cells if cells.dtype.kind in "biuf" else as_numbers(cells.map(as_text))
+    values = np.array(numbers, dtype=np.float64)
+    values[~np.isfinite(values)] = np.nan
+    return values

@@ -1,0 +1,275 @@
+"""How rows of a table become samples: learned from train rows alone, and saved as plain data with the run.
+
+Numbers and days are brought to mean 0 and deviation 1 and filled with the mean where they are missing; words become
+one column per category, rare ones share the column "other"; where missing cells are not rare, a column of 0 and 1 tells
+them. What owners tell each other for it are counts, means, sums of squared deviations and the lists of categories; with
+scaling "own" means and deviations stay with each owner.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fairlead.core.errors import InputError, nearest, require
+from fairlead.data.columns import Codes, Column, Role, code
+from fairlead.data.files import clean, read_frame, table_files
+
+log = logging.getLogger(__name__)
+
+SCALINGS = ("shared", "own")
+EVERYBODY = ""  # the key of scales that all owners share
+_RARE = 3  # train rows, below which a category is among the others
+_MOST = 50  # categories of a column, beyond which the less common are among the others
+_SOME = 0.01  # share of missing train cells, from which on they are told
+_YEAR = 365.2425
+
+
+@dataclass(frozen=True)
+class Feature:
+    """How one column becomes one or more numbers."""
+
+    name: str
+    role: Role
+    categories: tuple[str, ...] = ()  # of words: those with a column each
+    other: bool = False  # whether rare and unknown words have a column; else they are 0 in all
+    tell_missing: bool = False  # whether a column of 0 and 1 tells that the cell was empty
+    form: str = ""  # how dates are written
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """What each of its numbers is."""
+        if self.role == "words":
+            own = tuple(f"{self.name} = {value}" for value in (*self.categories, *["other"] * self.other))
+        else:
+            own = (self.name,)
+            own += (
+                (f"{self.name} (sine of the year)", f"{self.name} (cosine of the year)") if self.role == "date" else ()
+            )
+        return (*own, *[f"{self.name} is missing"] * self.tell_missing)
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Means and factors (1 / deviation; 0 where all train values are equal) of the features.
+
+    Yes and no are brought to mean 0 alone, so that a rare yes does not become a large number; words are left as they
+    are.
+    """
+
+    mean: tuple[float, ...]
+    factor: tuple[float, ...]
+    target_mean: float = 0.0
+    target_sd: float = 1.0
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """Everything that is needed to make samples of raw rows, and quantities of a model's outputs."""
+
+    features: tuple[Feature, ...]
+    scales: Mapping[str, Scale]  # by owner, or one for everybody
+    labels: tuple[str, ...] = ()  # the label columns
+    classes: tuple[str, ...] = ()
+    ignored: tuple[str, ...] = ()  # columns of the table that are no features
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """What each number of a sample is."""
+        return tuple(output for feature in self.features for output in feature.outputs)
+
+    def transform(self, rows: Any, owner: str = EVERYBODY, notes: list[str] | None = None) -> Tensor:
+        """Raw rows as samples (n, features), in float32, as the owner's model was trained on.
+
+        `rows` is a path to a table, a data frame, a dict of columns, or a list of dicts; columns may come in any order.
+        What was not as in training is said in `notes`, or logged.
+        """
+        said: list[str] = []
+        frame = self._frame(rows, said)
+        codes = np.empty((len(frame), len(self.features)))
+        for i, feature in enumerate(self.features):
+            column = Column(feature.name, feature.role, 0, "", "", values=feature.categories, form=feature.form)
+            cells = frame[feature.name]
+            codes[:, i] = code(column, cells)
+            self._note(feature, cells, codes[:, i], said)
+        if notes is None:
+            for sentence in said:
+                log.warning("%s", sentence)
+        else:
+            notes.extend(said)
+        return torch.from_numpy(self.numbers(codes, owner))
+
+    def numbers(self, codes: Codes, owner: str = EVERYBODY) -> NDArray[np.float32]:
+        """Coded cells (n, columns) as samples; -1 codes a word that has no column of its own."""
+        scale = self.scale(owner)
+        pieces: list[NDArray[Any]] = []
+        for feature, value, mean, factor in zip(self.features, codes.T, scale.mean, scale.factor, strict=True):
+            empty = np.isnan(value)
+            if feature.role == "words":
+                places = [*range(len(feature.categories)), *[-1] * feature.other]
+                pieces += [value == place for place in places]
+            else:
+                pieces.append(np.where(empty, 0.0, (value - mean) * factor))
+            if feature.role == "date":
+                turn = np.where(empty, 0.0, value) * (2 * np.pi / _YEAR)
+                pieces += [np.where(empty, 0.0, np.sin(turn)), np.where(empty, 0.0, np.cos(turn))]
+            if feature.tell_missing:
+                pieces.append(empty)
+        return np.stack([np.asarray(piece, dtype=np.float32) for piece in pieces], axis=1)
+
+    def restore(self, y: Tensor, owner: str = EVERYBODY) -> Tensor:
+        """Predicted quantities in their own unit, in float64; the opposite of `standardise`."""
+        scale = self.scale(owner)
+        return y.double() * scale.target_sd + scale.target_mean
+
+    def standardise(self, y: Tensor, owner: str = EVERYBODY) -> Tensor:
+        """Quantities as they are trained on."""
+        scale = self.scale(owner)
+        return ((y.double() - scale.target_mean) / scale.target_sd).float()
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values, for a file."""
+        return asdict(self)
+
+    @staticmethod
+    def from_json(plain: Mapping[str, Any]) -> Preparation:
+        """Back from a file."""
+        features = tuple(Feature(**_tuples(feature)) for feature in plain["features"])
+        scales = {owner: Scale(**_tuples(scale)) for owner, scale in plain["scales"].items()}
+        return Preparation(features, scales, *(tuple(plain[key]) for key in ("labels", "classes", "ignored")))
+
+    def scale(self, owner: str) -> Scale:
+        """The owner's means and factors."""
+        if EVERYBODY in self.scales:
+            return self.scales[EVERYBODY]
+        if owner not in self.scales:
+            raise InputError(f"no owner '{owner}' in the training data; {nearest(owner, self.scales)}")
+        return self.scales[owner]
+
+    def _frame(self, rows: Any, said: list[str]) -> pd.DataFrame:
+        """Rows of any kind as a clean data frame with all the features' columns."""
+        wanted = [feature.name for feature in self.features]
+        if isinstance(rows, str | Path):
+            files = table_files(rows)
+            require(bool(files), f"{rows} is no table; expected a .csv, .tsv, .xlsx or .parquet file")
+            frame = read_frame(files, wanted)
+        else:
+            one = isinstance(rows, Mapping) and all(np.isscalar(v) or v is None for v in rows.values())
+            frame = pd.DataFrame([rows] if one else rows)
+            frame = pd.DataFrame({str(name).strip(): clean(frame[name]) for name in frame.columns})
+        lost = [name for name in wanted if name not in frame.columns]
+        if lost:
+            raise InputError(
+                f"the rows lack {_list(lost)}, which the model was trained with; add it, with empty cells where "
+                f"nothing is known (the rows have: {', '.join(map(str, frame.columns))})"
+            )
+        more = [name for name in frame.columns if name not in (*wanted, *self.ignored, *self.labels)]
+        if more:
+            said.append(f"{_list(more)} was not in the training data and is not used")
+        return frame
+
+    def _note(self, feature: Feature, cells: pd.Series, codes: Codes, said: list[str]) -> None:
+        """Say which cells mean nothing to the model."""
+        lost = cells.notna().to_numpy() & np.isnan(codes)
+        if lost.any():
+            said.append(
+                f"'{feature.name}' is no {feature.role} in {lost.sum()} rows, such as "
+                f"'{cells[lost].iloc[0]}'; they count as empty"
+            )
+        if feature.role == "words" and (codes == -1).any():
+            strange = sorted(set(cells[codes == -1].map(str)))
+            said.append(f"'{feature.name}' has words that were rare or unknown in training ({', '.join(strange[:5])})")
+
+
+def recode(column: Column, feature: Feature, codes: Codes) -> Codes:
+    """A column's codes by the feature's categories, where they were by the column's."""
+    if feature.role != "words":
+        return codes
+    place = {value: i for i, value in enumerate(feature.categories)}
+    table = np.array([*(place.get(value, -1) for value in column.values), np.nan])
+    return table[np.where(np.isnan(codes), len(column.values), codes).astype(np.int64)]
+
+
+def learn(
+    table: Sequence[Column],
+    codes: Sequence[Codes],
+    targets: Sequence[NDArray[np.float64]] | None,
+    owners: Sequence[str],
+    scaling: str,
+) -> Preparation:
+    """A preparation from train rows: `codes` and (for quantities) `targets` of each owner."""
+    require(scaling in SCALINGS, f"unknown scaling '{scaling}'; {nearest(scaling, SCALINGS)}")
+    kept = [column for column in table if column.kept]
+    every = np.concatenate(codes)
+    features = tuple(_feature(column, every[:, i]) for i, column in enumerate(kept))
+    alone = [_moments(c) for c in codes]
+    aims = [_moments(t[:, None]) for t in targets] if targets is not None else None
+    if scaling == "shared":
+        scales = {EVERYBODY: _scale(features, _join(alone), None if aims is None else _join(aims))}
+    else:
+        scales = {
+            owner: _scale(features, alone[k], None if aims is None else aims[k]) for k, owner in enumerate(owners)
+        }
+    return Preparation(features, scales)
+
+
+Moments = tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]  # counts, means, squared deviations
+
+
+def _moments(values: Codes) -> Moments:
+    """What an owner tells of its columns."""
+    there = ~np.isnan(values)
+    count = there.sum(0).astype(np.float64)
+    mean = np.where(there, values, 0.0).sum(0) / np.maximum(count, 1)
+    return count, mean, (np.where(there, values - mean, 0.0) ** 2).sum(0)
+
+
+def _join(told: Sequence[Moments]) -> Moments:
+    """The same of all owners' rows together."""
+    count, mean, squares = (np.stack(part) for part in zip(*told, strict=True))
+    total = count.sum(0)
+    middle = (count * mean).sum(0) / np.maximum(total, 1)
+    return total, middle, (squares + count * (mean - middle) ** 2).sum(0)
+
+
+def _scale(features: Sequence[Feature], values: Moments, target: Moments | None) -> Scale:
+    count, mean, squares = values
+    sd = np.sqrt(squares / np.maximum(count, 1))
+    # Rounding leaves a deviation of a few last digits where all values are equal.
+    factor = np.where(sd > 1e-9 * np.maximum(np.abs(mean), 1e-9), 1 / np.where(sd > 0, sd, 1), 0.0)
+    words = np.array([feature.role == "words" for feature in features])
+    plain = words | np.array([feature.role == "yes/no" for feature in features])
+    scale = Scale(tuple(np.where(words, 0.0, mean).tolist()), tuple(np.where(plain, 1.0, factor).tolist()))
+    if target is None:
+        return scale
+    spread = float(np.sqrt(target[2][0] / max(target[0][0], 1)))
+    return replace(scale, target_mean=float(target[1][0]), target_sd=spread if spread > 0 else 1.0)
+
+
+def _feature(column: Column, codes: Codes) -> Feature:
+    empty = np.isnan(codes)
+    tell = bool(empty.mean() >= _SOME) if len(codes) else False
+    if column.role != "words":
+        return Feature(column.name, column.role, tell_missing=tell, form=column.form)
+    counts = np.bincount(codes[~empty].astype(np.int64), minlength=len(column.values))
+    common = np.flatnonzero(counts >= min(_RARE, counts.max(initial=0)))
+    common = np.sort(common[np.argsort(-counts[common], kind="stable")][:_MOST])
+    other = bool(counts.sum() > counts[common].sum())
+    return Feature(column.name, "words", tuple(column.values[i] for i in common), other, tell)
+
+
+def _tuples(plain: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in plain.items()}
+
+
+def _list(names: Sequence[str]) -> str:
+    return ("column " if len(names) == 1 else "columns ") + ", ".join(f"'{name}'" for name in names)

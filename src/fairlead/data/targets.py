@@ -1,0 +1,121 @@
+"""What is to be predicted: classes, a quantity, or several yes/no labels, from the label columns of a table."""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from fairlead.core.errors import InputError, nearest, require
+from fairlead.data.columns import NO, YES, Column, as_keys, code, spellings
+from fairlead.data.files import as_numbers, as_text
+
+TASKS = ("auto", "classes", "quantity")
+MANY = 20  # different whole numbers, above which they are taken for a quantity
+_COMPARE = {
+    ">": operator.gt,
+    ">=": operator.ge,
+    "<": operator.lt,
+    "<=": operator.le,
+    "!=": operator.ne,
+    "=": operator.eq,
+}
+
+
+class Answers(NamedTuple):
+    """The targets of all rows that have one."""
+
+    y: Tensor  # (n,) int64 classes, (n,) float64 quantities or (n, L) float32 labels
+    classes: tuple[str, ...]  # of classes, or the labels' names; empty for a quantity
+    notes: list[str]
+
+
+def read_target(frame: pd.DataFrame, labels: Sequence[str], task: str = "auto", positive: str | None = None) -> Answers:
+    """The targets in the label columns, none of which may be empty."""
+    require(task in TASKS, f"unknown task '{task}'; {nearest(task, TASKS)}")
+    if len(labels) > 1:
+        return _several(frame, labels)
+    label = labels[0]
+    if positive is not None:
+        return _positive(label, frame[label], positive)
+    cells = frame[label]
+    numbers = cells.astype("float64") if cells.dtype.kind in "iuf" else None
+    if numbers is None and (task == "quantity" or (task == "auto" and cells.dtype.kind == "O")):
+        found = as_numbers(cells.map(as_text))
+        if task == "quantity" and bool(found.isna().any()):
+            odd = as_text(cells[found.isna()].iloc[0])
+            raise InputError(f"'{label}' cannot be a quantity: a row holds '{odd}'; use --task classes")
+        numbers = found if bool(found.notna().all()) else None
+    if numbers is not None and not np.isfinite(numbers).all():
+        raise InputError(f"'{label}' is infinite in a row; drop the row or mend it")
+    notes: list[str] = []
+    if numbers is not None and (task == "quantity" or (task == "auto" and _is_quantity(label, numbers, notes))):
+        return Answers(torch.from_numpy(numbers.to_numpy(np.float64).copy()), (), notes)
+    return _classes(label, cells if numbers is None else numbers, notes)
+
+
+def _is_quantity(label: str, numbers: pd.Series, notes: list[str]) -> bool:
+    """Whether numbers are amounts rather than the numbers of classes."""
+    if bool((numbers != numbers.round()).any()):
+        notes.append(f"'{label}' holds fractions, so it is predicted as a quantity; --task classes overrules")
+        return True
+    counts = numbers.value_counts()
+    if len(counts) <= MANY:
+        return False
+    listed = counts.index.min() in (0, 1) and len(counts) == counts.index.max() - counts.index.min() + 1
+    if listed and counts.min() >= 10 and counts.max() <= 10 * counts.min():
+        notes.append(f"'{label}' counts {len(counts)} classes of similar size; --task quantity takes it for an amount")
+        return False
+    notes.append(
+        f"'{label}' holds {len(counts)} different whole numbers, which looks like a quantity and is predicted as one; "
+        "--task classes overrules"
+    )
+    return True
+
+
+def _classes(label: str, cells: pd.Series, notes: list[str]) -> Answers:
+    values = spellings(cells)
+    most = max(MANY, len(cells) / 5)
+    require(
+        len(values) <= most,
+        f"'{label}' has {len(values)} different values in {len(cells)} rows, too many for classes; use another label",
+    )
+    require(len(values) > 1, f"'{label}' is {values[0]} in every row; there is nothing to learn")
+    y = code(Column(label, "words", 0, "", "", values=values), cells).astype(np.int64)
+    return Answers(torch.from_numpy(y), values, notes)
+
+
+def _positive(label: str, cells: pd.Series, positive: str) -> Answers:
+    """Two classes: what `positive` describes ('>0', 'yes', 'a|b'), and the rest."""
+    compared = re.fullmatch(r"\s*(>=|<=|!=|=|>|<)\s*([+-]?[\d.]+(?:[eE][+-]?\d+)?)\s*", positive)
+    if compared:
+        numbers = as_numbers(cells.map(as_text)) if cells.dtype.kind not in "biuf" else cells.astype("float64")
+        require(bool(numbers.notna().all()), f"positive '{positive}' needs numbers, and '{label}' holds words")
+        yes = _COMPARE[compared[1]](numbers, float(compared[2]))
+    else:
+        keys, wanted = as_keys(cells), as_keys(pd.Series(positive.split("|"), dtype=object))
+        for text in wanted[~wanted.isin(keys)]:
+            raise InputError(f"positive '{text}' is no value of '{label}'; {nearest(str(text), spellings(cells))}")
+        yes = keys.isin(wanted)
+    require(bool(yes.any()) and not bool(yes.all()), f"positive '{positive}' holds for all rows or for none")
+    return Answers(torch.from_numpy(yes.to_numpy(np.int64)), (f"not {positive}", positive), [])
+
+
+def _several(frame: pd.DataFrame, labels: Sequence[str]) -> Answers:
+    """Several yes/no labels, side by side."""
+    y = np.stack([code(Column(label, "yes/no", 0, "", ""), frame[label]) for label in labels], axis=1)
+    for i, label in enumerate(labels):
+        bad = ~np.isin(y[:, i], (0.0, 1.0))
+        if bad.any():
+            odd = as_text(frame[label].iloc[int(bad.argmax())])
+            raise InputError(
+                f"of several labels each must be yes or no ({', '.join(YES)}; {', '.join(NO)}), "
+                f"and '{label}' holds '{odd}'"
+            )
+    return Answers(torch.from_numpy(y.astype(np.float32)), tuple(labels), [])

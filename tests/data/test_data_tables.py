@@ -1,0 +1,339 @@
+"""Tables as they come: every way of writing them gives the same source, and what was done is said."""
+
+import gzip
+import io
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from fairlead.core.errors import DataError, InputError
+from fairlead.data import Scenario, load
+from fairlead.data.columns import Overrule, code, find
+from fairlead.data.files import clean, owner_names, read_frame, table_files
+
+PLAIN = "age,weight,smoker,ill\n40,71.5,yes,1\n50,80.25,no,0\n60,,yes,1\n70,95,no,0\n"
+
+
+def write(path, text, encoding="utf-8"):
+    path.write_bytes(text.encode(encoding))
+    return path
+
+
+def roles(source):
+    return {column.name: column.role for column in source.table.columns}
+
+
+def column(source, name):
+    """One column's codes."""
+    kept = [c.name for c in source.table.columns if c.kept]
+    return source.raw[:, kept.index(name)].tolist()
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "encoding"),
+    [
+        ("a.csv", PLAIN, "utf-8"),
+        ("a.csv", "\ufeff" + PLAIN, "utf-8"),
+        ("a.csv", PLAIN, "utf-16"),
+        ("a.csv", PLAIN, "utf-16-le"),
+        ("a.csv", PLAIN.replace("\n", "\r\n"), "latin-1"),
+        ("a.tsv", PLAIN.replace(",", "\t"), "utf-8"),
+        ("a.txt", PLAIN.replace(",", "|"), "utf-8"),
+        ("a.csv", PLAIN.replace(",", ";").replace(".", ","), "utf-8"),
+        ("a.csv", PLAIN.replace(",", ";"), "utf-8"),
+        ("a.csv", PLAIN.replace(",", ", "), "utf-8"),
+        ("a.csv", PLAIN.replace("71.5", '"71,5"').replace("80.25", '"80,25"'), "utf-8"),
+        ("a.csv", PLAIN.replace("60,,", "60,NA,").replace("50,80.25,no", "50,80.25,NO "), "utf-8"),
+        ("a.csv", PLAIN.replace("60,,", "60, ? ,"), "utf-8"),
+        ("a.csv", PLAIN.replace("\n", ",\n"), "utf-8"),
+        ("a.csv", "age,weight,smoker,ill\n" + "".join(f"r{i},{r}\n" for i, r in enumerate(PLAIN.split()[1:])), "utf-8"),
+    ],
+)
+def test_every_way_of_writing_gives_the_same(tmp_path, name, text, encoding):
+    source = load(write(tmp_path / name, text, encoding), label="ill", drop=("row",) if "r0" in text else ())
+    assert np.array_equal(column(source, "age"), [40, 50, 60, 70])
+    assert np.array_equal(column(source, "weight"), [71.5, 80.25, np.nan, 95], equal_nan=True)
+    assert column(source, "smoker") == [1, 0, 1, 0]
+    assert source.y.tolist() == [1, 0, 1, 0]
+    assert source.classes == ("0", "1")
+
+
+def test_excel_parquet_and_gzip_give_the_same(tmp_path):
+    frame = pd.read_csv(io.StringIO(PLAIN))
+    frame["born"] = pd.to_datetime(["1980-01-02", "1970-05-06", None, "1950-07-08"])
+    frame.to_excel(tmp_path / "a.xlsx", index=False, startrow=2)
+    frame.to_parquet(tmp_path / "a.parquet", index=False)
+    (tmp_path / "a.csv.gz").write_bytes(gzip.compress(frame.to_csv(index=False).encode()))
+    sources = [load(tmp_path / name, label="ill") for name in ("a.xlsx", "a.parquet", "a.csv.gz")]
+    for source in sources:
+        assert roles(source)["born"] == "date"
+        assert torch.equal(source.raw.nan_to_num(-9), sources[0].raw.nan_to_num(-9))
+    assert column(sources[0], "born")[0] == 3653  # days from 1970 to 2 January 1980
+
+
+def test_one_file_per_owner_with_columns_in_any_order(tmp_path):
+    write(tmp_path / "clinic_north_2020.csv", "age;ill;BMI\n40;yes;21,5\n41;no;22\n")
+    write(tmp_path / "clinic_south_2020.csv", "ill,age,extra\nYES,50,7\nno ,51,9\n")
+    for data in (str(tmp_path), f"{tmp_path}/clinic*.csv", ",".join(str(p) for p in sorted(tmp_path.iterdir()))):
+        source = load(data, label="ill")
+        assert source.columns["owner"].tolist() == ["north", "north", "south", "south"]
+        assert column(source, "age") == [40, 41, 50, 51]
+        assert np.array_equal(column(source, "BMI"), [21.5, 22, np.nan, np.nan], equal_nan=True)
+        assert source.y.tolist() == [1, 0, 1, 0]
+        assert source.classes == ("no", "yes")
+        assert source.table.notes[:2] == ("column 'BMI' is empty for south", "column 'extra' is empty for north")
+    federation = Scenario(data=str(tmp_path), label="ill", split="column", clients=None).build(0)
+    assert federation.names == ("north", "south")
+
+
+def test_owner_names():
+    files = [Path(name) for name in ("site-1.csv", "site-12.csv", "site-2.csv")]
+    assert owner_names(files) == ["1", "12", "2"]
+    assert owner_names([Path("north.csv"), Path("south.csv.gz")]) == ["north", "south"]
+    with pytest.raises(InputError, match="two files have one name"):
+        owner_names([Path("a/x.csv"), Path("b/x.csv")])
+
+
+def test_files_without_a_header(tmp_path):
+    write(tmp_path / "a.data", "63.0,1,?,2\n37.0,0,1.5,0\n41.0,0,,1\n")
+    source = load(tmp_path / "a.data", label="c4", positive=">0")
+    assert [c.name for c in source.table.columns] == ["c1", "c2", "c3", "c4"]
+    assert source.y.tolist() == [1, 0, 1]
+    assert source.classes == ("not >0", ">0")
+    words = load(write(tmp_path / "mushroom.data", "p,x\ne,b\ne,x\n"), label="c1")
+    assert words.classes == ("e", "p")
+    assert len(words) == 3
+    years = load(write(tmp_path / "years.csv", "2001,2002,label\n1,2,0\n3,4,1\n"))
+    assert [c.name for c in years.table.columns] == ["2001", "2002", "label"]
+
+
+@pytest.mark.parametrize(
+    ("positive", "expected"),
+    [(">1", [0, 0, 1]), ("<= 1", [1, 1, 0]), ("=1", [0, 1, 0]), ("2|0", [1, 0, 1]), ("!=2", [1, 1, 0])],
+)
+def test_positive(tmp_path, positive, expected):
+    file = write(tmp_path / "a.csv", "age,label\n1,0\n5,1\n3,2\n")
+    assert load(file, positive=positive).y.tolist() == expected
+    with pytest.raises(InputError, match="for all rows or for none"):
+        load(file, positive=">7")
+    with pytest.raises(InputError, match="positive '7' is no value"):
+        load(file, positive="7")
+
+
+@pytest.mark.parametrize(
+    ("cells", "role"),
+    [
+        ([1.5, 2, None, 4], "number"),
+        (["1,5", "2", "?", "4,25"], "number"),
+        ([0, 1, 1, None], "yes/no"),
+        (["yes", "NO", "yes ", "n/a"], "yes/no"),
+        (["yes", "0", "no", "1"], "yes/no"),
+        ([True, False, True, True], "yes/no"),
+        (["m", "f", "m", "x"], "words"),
+        (["2020-01-02", "2020-02-03", "", "2021-12-31"], "date"),
+        (["31.12.2020", "01.02.2020", "", "2.3.2021"], "date"),
+        (["12/31/2020", "01/13/2020", "", "2/3/2021"], "date"),
+        (["2020-01-02T10:00:00", "2020-02-03 11:30", "", "2021-12-31"], "date"),
+        ([5, 5, 5, 5], "constant"),
+        ([None, None, None, None], "empty"),
+        (["?", "-", "NA", ""], "empty"),
+        (["train", "test", "train", "train"], "part"),
+        ([[1], [2], [3], [4]], "unused"),
+    ],
+)
+def test_roles(cells, role):
+    assert find("x", clean(pd.Series(cells, dtype=object).infer_objects())).role == role
+
+
+def test_codes():
+    dates = clean(pd.Series(["31.12.1970", "01.01.1970", None, "1970-01-11"], dtype=object))
+    assert np.array_equal(code(find("d", dates), dates), [364, 0, np.nan, 10], equal_nan=True)
+    words = clean(pd.Series(["b", "a", "B ", None, "b"], dtype=object))
+    found = find("w", words)
+    assert found.values == ("a", "b")
+    assert "1 more spellings" in found.why
+    assert np.array_equal(code(found, words), [1, 0, 1, np.nan, 1], equal_nan=True)
+    assert code(found, pd.Series(["c", "A"])).tolist() == [-1, 0]
+    mostly = clean(pd.Series([*map(str, range(100, 130)), "unknown", ">90"], dtype=object))
+    found = find("n", mostly)
+    assert (found.role, found.missing) == ("number", 2)
+    assert "2 cells (>90, unknown) count as empty" in found.why
+    assert np.isnan(code(found, mostly)[-2:]).all()
+
+
+def test_ids_are_left_out_and_said(tmp_path):
+    rng = np.random.default_rng(0)
+    rows = [f"{i + 1},P{i:04},{rng.integers(1000, 9999)},{rng.normal():.3f},{i % 2},{i % 3}" for i in range(60)]
+    file = write(tmp_path / "a.csv", "\n".join(["nr,patient_id,income,x,label,site", *rows]))
+    source = load(file, column="site")
+    assert roles(source) == {
+        "nr": "id", "patient_id": "id", "income": "number", "x": "number", "label": "label", "site": "owner",
+    }  # fmt: skip
+    assert source.table.notes[0].startswith("'nr' looks like an id (it counts the rows) and is left out")
+    kept = load(file, column="site", numeric=("nr",), words=("income",), drop=("x",))
+    assert roles(kept) == roles(source) | {"nr": "number", "income": "words", "x": "unused"}
+    alone = load(write(tmp_path / "b.csv", "\n".join(["a,label", *(f"{i},{i % 2}" for i in range(30))])))
+    assert roles(alone)["a"] == "number"  # there is nothing else to learn from
+
+
+def test_an_id_that_begins_anew_with_each_owner():
+    owners = np.repeat(["a", "b"], 30)
+    assert find("window", pd.Series([*range(30), *range(30)]), owners).why == "it counts the rows"
+    assert find("student", pd.Series([*range(5, 35), *range(5, 35)][::-1]), owners).role == "id"
+    assert find("height", pd.Series([*range(5, 35), *range(5, 35)][::-1]), owners).role == "number"
+
+
+def test_overrule_by_name():
+    numbers = pd.Series([1, 2, 1, 3])
+    assert find("x", numbers, said=Overrule(words=["x"])).values == ("1", "2", "3")
+    assert find("x", numbers, said=Overrule(drop=["x"])).done == "left out"
+
+
+@pytest.mark.parametrize(
+    ("values", "task", "classes"),
+    [
+        ([0, 1] * 20, "auto", ("0", "1")),
+        (["no", "Yes", "yes ", "YES"] * 10, "auto", ("no", "yes")),
+        (list(range(25)) * 12, "auto", tuple(map(str, range(25)))),  # many, but of equal size and from 0 on
+        (list(range(40)), "auto", ()),
+        (list(range(40)), "quantity", ()),
+        ([0.5, 1.5] * 20, "auto", ()),
+        ([0.5, 1.5] * 20, "classes", ("0.5", "1.5")),
+        ([0, 1] * 20, "quantity", ()),
+        (["1,5", "2,5"] * 20, "auto", ()),
+    ],
+)
+def test_classes_or_a_quantity(tmp_path, values, task, classes):
+    pd.DataFrame({"a": np.random.default_rng(0).normal(size=len(values)), "label": values}).to_csv(
+        tmp_path / "a.csv", index=False
+    )
+    source = load(tmp_path / "a.csv", task=task)
+    assert source.classes == classes
+    assert source.y.is_floating_point() == (not classes)
+
+
+def test_a_whole_number_that_is_a_quantity_is_said(tmp_path):
+    from sklearn.datasets import load_diabetes
+
+    bunch = load_diabetes(as_frame=True)
+    bunch.frame.to_csv(tmp_path / "diabetes.csv", index=False)
+    source = load(tmp_path / "diabetes.csv", label="target")
+    assert source.classes == ()
+    assert "214 different whole numbers, which looks like a quantity" in source.table.notes[0]
+
+
+def test_several_labels(tmp_path):
+    file = write(tmp_path / "a.csv", "x,a,b\n1,yes,0\n2,no,1\n4,yes,1\n")
+    source = load(file, label="a,b")
+    assert source.y.tolist() == [[1, 0], [0, 1], [1, 1]]
+    assert source.classes == ("a", "b")
+    with pytest.raises(InputError, match="each must be yes or no"):
+        load(file, label="a,x")
+
+
+@pytest.mark.parametrize(
+    ("text", "kwargs", "reason"),
+    [
+        ("age,lable\n1,0\n", {}, "no label column 'label'; did you mean 'lable'"),
+        ("age,label,site\n1,0,a\n", {"column": "sight"}, "no column 'sight'; did you mean 'site'"),
+        ("age,label\n", {}, "has no rows"),
+        ("", {}, "has no rows"),
+        ("label\n1\n", {}, "no columns beside 'label'"),
+        ("age,label\n1,\n2,NA\n", {}, "label are empty in every row"),
+        ("age,label\n1,1\n2,1\n", {}, "'label' is 1 in every row"),
+        ("age,age,label\n1,2,3\n", {}, "two columns are called age"),
+        ("age,label\n1,0\n", {"column": "label"}, "cannot be both"),
+        ("age,label\n1,0\n", {"drop": ("agee",)}, "--drop: a.csv has no column 'agee'; did you mean 'age'"),
+        ("age,label\n1,0\n", {"drop": ("label",)}, "is the label or the owner"),
+        ("age,label\n1,a\n2,b\n", {"task": "quantity"}, "a row holds 'a'; use --task classes"),
+        ("age,label\n1,a\n2,b\n", {"task": "class"}, "unknown task 'class'; did you mean 'classes'"),
+        ("x,label\n" + "\n".join(f"{i % 7},w{i}" for i in range(90)), {}, "90 different values in 90 rows, too many"),
+    ],
+)
+def test_csv_errors(tmp_path, text, kwargs, reason):
+    with pytest.raises(InputError, match=reason):
+        load(write(tmp_path / "a.csv", text), **kwargs)
+
+
+def test_unreadable_tables(tmp_path):
+    with pytest.raises(DataError, match="no file"):
+        load(tmp_path / "gone.csv")
+    with pytest.raises(DataError, match=r"odd.csv cannot be read: line 3 has 3 cells, expected 2"):
+        load(write(tmp_path / "odd.csv", "a,label\n1,2\n1,2,3\n"))
+    with pytest.raises(DataError, match=r"late.csv cannot be read"):
+        load(write(tmp_path / "late.csv", "a,label\n" + "1,2\n" * 100 + "1,2,3\n"))
+    for name in ("odd.parquet", "odd.xlsx"):
+        with pytest.raises(DataError, match=rf"{name} cannot be read"):
+            load(write(tmp_path / name, "not such a file"))
+
+
+def test_rows_without_label_or_owner_are_left_out_and_said(tmp_path):
+    file = write(tmp_path / "a.csv", "x,label,site\n1,0,a\n2,,a\n3,1,\n4,1,b\n")
+    source = load(file, column="site")
+    assert source.table.rows.tolist() == [0, 3]
+    assert source.table.notes == (
+        "1 rows are left out because their 'label' is empty, the first of them row 2",
+        "1 rows are left out because their 'site' is empty, the first of them row 3",
+    )
+
+
+def test_tables_are_told_from_other_folders(tmp_path, image_folder):
+    image_folder("faces", {"train": 2})
+    assert load(str(tmp_path / "faces")).pixels
+    assert table_files("mnist") == []
+    comma = write(tmp_path / "a,b.csv", PLAIN)
+    assert table_files(comma) == [comma]
+
+
+def test_the_example_comes_with_the_package():
+    source = load("heart-disease")
+    assert len(source) == 740
+    assert sorted(set(source.columns["hospital"])) == ["cleveland", "hungarian", "switzerland", "va"]
+    assert roles(source)["split"] == "part"
+    assert int((source.parts == "test").sum()) == 254
+
+
+def test_real_hospitals_from_one_file_and_from_four(real_data):
+    folder = real_data / "tables" / "heart_disease"
+    one = Scenario(
+        data=str(folder / "heart_disease.csv"), label="disease", column="hospital", split="column", clients=None
+    ).build(0)
+    four = Scenario(data=str(folder / "sites"), label="c14", positive=">0", split="column", clients=None).build(0)
+    assert one.names == four.names == ("cleveland", "hungarian", "switzerland", "va")
+    raw = read_frame(table_files(folder / "sites"))
+    assert len(raw) == 920
+    complete = raw.drop(columns=["c11", "c12", "c13"]).dropna()
+    table = read_frame([folder / "heart_disease.csv"])
+    for hospital in one.names:
+        a = complete[complete["owner"] == hospital].drop(columns="owner").astype(float)
+        b = table[table["hospital"] == hospital].drop(columns=["hospital", "split"]).astype(float)
+        a["c14"] = (a["c14"] > 0).astype(float)
+        assert sorted(map(tuple, a.to_numpy())) == sorted(map(tuple, b.to_numpy()))
+
+
+@pytest.mark.parametrize(
+    ("file", "label", "owner", "owners", "classes", "left_out"),
+    [
+        ("har_smartphones/har_features.csv", "activity", "subject", 30, 6, []),
+        ("beijing_air/beijing_air_daily.csv", "PM2.5", "station", 12, 0, []),
+        ("schools/Exam.csv", "normexam", "school", 64, 0, ["student"]),
+        ("schools/nlschools.csv", "lang", "class", 133, 0, []),
+        ("tcga_brca/tcga_brca.csv", "E", "region", 6, 2, ["pid", "split"]),
+    ],
+)
+def test_real_tables(real_data, file, label, owner, owners, classes, left_out):
+    path = real_data / "tables" / file
+    plan = Scenario(data=str(path), label=label, column=owner, split="column", clients=None)
+    source = plan.load()
+    federation = plan.build(0, source=source)
+    assert federation.clients == owners
+    assert len(federation.classes) == classes
+    assert [c.name for c in source.table.columns if c.done == "left out"] == left_out
+    assert all(bool(split.x.isfinite().all()) for split in (federation.train, federation.validation, federation.test))
+    assert abs(float(federation.train.x.mean(0)[federation.train.x.std(0) > 0.99].mean())) < 1e-5
+    assert federation.preparation is not None
+    again = federation.preparation.transform(path, federation.names[0])
+    assert torch.equal(again[federation.test.rows], federation.test.x)
