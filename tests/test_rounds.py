@@ -13,8 +13,10 @@ import fairlead
 from fairlead.catalogue import parse
 from fairlead.clients import InProcess, engine
 from fairlead.core import FairleadError, Federation, Layout, Plan, Split, Training
+from fairlead.data import scenario
 from fairlead.methods import METHODS
-from fairlead.rounds import Round, Snapshot, assemble, draw, held_out
+from fairlead.models import build
+from fairlead.rounds import Round, Snapshot, assemble, draw, federate, held_out
 
 
 def federation(sizes: tuple[int, ...] = (6, 9, 12, 7), poison: int | None = None) -> Federation:
@@ -184,3 +186,38 @@ def test_outputs_are_those_of_the_models_that_were_kept(on: str, unseen: float) 
         assert float(right) == float(scores["personal", "test"].values["accuracy"][k])
         Layout(module).write(clients.models(torch.tensor([k]))[0], module)
         torch.testing.assert_close(rows, module(data.test.client(k)[0]).detach())
+
+
+def test_a_client_without_samples_to_score_has_no_score_and_stops_nobody() -> None:
+    whole = scenario("rotated-digits", clients=3).build(seed=0)
+
+    def without(split: Split, client: int) -> Split:
+        keep = torch.ones(len(split.y), dtype=torch.bool)
+        keep[int(split.starts[client]) : int(split.starts[client + 1])] = False
+        sizes = split.sizes.clone()
+        sizes[client] = 0
+        return Split(split.x[keep], split.y[keep], torch.cat([torch.zeros(1, dtype=torch.int64), sizes.cumsum(0)]))
+
+    data = replace(whole, validation=without(whole.validation, 1), test=without(whole.test, 2))
+    entry, module = parse("fedavg"), build("mlp", (1, 8, 8), 10, seed=0)
+    for name in ("loop", "threads+vectorised"):
+        with InProcess(data, Training(lr=0.05), engine(name)) as clients:
+            plan = Plan(rounds=2, evaluate_every=1, select="loss")
+            happened = [r for r, _ in federate(entry.method, clients, module, plan)]
+            loss = {s.split: s.values["loss"] for s in happened[-1].scores}
+            assert loss["validation"].isnan().tolist() == [False, True, False]
+            assert loss["test"].isnan().tolist() == [False, False, True]
+            assert [len(o) for o in clients.outputs("test")] == data.test.sizes.tolist()
+
+
+def test_select_loss_keeps_the_models_of_the_round_with_the_lowest_validation_loss() -> None:
+    data = scenario("rotated-digits", clients=3).build(seed=0)
+    entry, module = parse("local"), build("mlp", (1, 8, 8), 10, seed=0)
+    with InProcess(data, Training(lr=0.5, epochs=5, momentum=0.9), engine("loop")) as clients:
+        plan = Plan(rounds=6, evaluate_every=1, select="loss")
+        rounds = list(federate(entry.method, clients, module, plan))
+    losses = [float(s.values["loss"].mean()) for r, _ in rounds for s in r.scores if s.split == "validation"]
+    best = rounds[-1][1].best
+    assert best is not None
+    assert best.round == losses.index(min(losses)) + 1
+    assert best.round < 6, "the step size is so large that later rounds are worse"

@@ -104,6 +104,7 @@ class Loop:
     plan: Plan
     layout: Layout
     sizes: Tensor  # (N,) train samples
+    validation: Tensor  # (N,) validation samples
     splits: tuple[SplitName, ...]  # on which models are scored
     seen: Tensor  # clients that take part, ascending
     newcomers: Tensor  # clients held out
@@ -118,7 +119,8 @@ class Loop:
         )
         splits: tuple[SplitName, ...] = ("validation", "test") if validated else ("test",)
         seen, newcomers = held_out(plan.unseen, clients.count, plan.seed)
-        return Loop(method, server, clients, plan, layout, greeting.samples["train"], splits, seen, newcomers)
+        sizes, validation = greeting.samples["train"], greeting.samples["validation"]
+        return Loop(method, server, clients, plan, layout, sizes, validation, splits, seen, newcomers)
 
     def begin(self, params: Tensor, greetings: Named) -> Snapshot:
         """The snapshot before the first round."""
@@ -185,16 +187,19 @@ class Loop:
     def judge(self, round: int, scores: list[Score], ids: Tensor, best: Best | None) -> Best:
         """Whose models are to be deployed: the last, or those with the best mean validation score of these clients.
 
-        Test data decides nothing. The score is the accuracy, or minus the loss where there is none. Patience looks at
-        the loss, which changes even where the accuracy does not.
+        Test data decides nothing. The score is the accuracy, or minus the loss where there is none; with select "loss"
+        it is minus the loss. Patience looks at the loss, which changes even where the accuracy does not.
         """
         loss, value = math.inf, float(round)
         for s in scores:
             if (s.model, s.split) == ("personal", "validation"):
-                means = {metric: float(x[ids].to(torch.float64).mean()) for metric, x in s.values.items()}
+                with_samples = ids[self.validation[ids] > 0]
+                means = {metric: float(x[with_samples].to(torch.float64).mean()) for metric, x in s.values.items()}
                 loss = means["loss"] if math.isfinite(means["loss"]) else math.inf
                 if self.plan.select == "validation":
-                    value = means.get("accuracy", -means["loss"])
+                    value = means.get("accuracy", -loss)
+                elif self.plan.select == "loss":
+                    value = -loss
         if best is None:
             return Best(round, value, loss, 0)
         kept = (round, value) if value > best.value else (best.round, best.value)

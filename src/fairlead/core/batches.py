@@ -95,8 +95,8 @@ def gather(split: Split, ids: list[int], positions: Tensor, keys: Tensor) -> Ite
     counts = real.sum(2)  # (T, C)
     widths = counts.amax(1).tolist()
     even = (counts == counts[:, :1]).all(1).tolist()
-    # Padding repeats a sample of the client's own: another's might be NaN, and 0 * NaN is NaN.
-    index = positions.clamp(min=0) + split.starts[ids][:, None]
+    # Padding repeats a sample of the client's own, if it has one: another's might be NaN, and 0 * NaN is NaN.
+    index = (positions.clamp(min=0) + split.starts[ids][:, None]).clamp(max=len(split.y) - 1)
     weights = (real / counts.clamp(min=1)[..., None]).to(torch.get_default_dtype())
     active = (counts > 0).to(weights)[..., None]
     for t, width in enumerate(widths):

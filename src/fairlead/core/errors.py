@@ -2,6 +2,7 @@
 
 FairleadError
 ├── InputError      what the caller gave cannot work: an unknown name, a value out of range, data that does not fit
+│   └── NeedsValidationError   the method looks at validation samples while it trains, and there are none
 ├── DataError       a data set is missing or unreadable
 ├── DivergedError   every client's update was NaN or infinite: the step size is too large
 ├── EngineError     this engine cannot run this model; the message names one that can
@@ -21,6 +22,10 @@ class FairleadError(Exception):
 
 class InputError(FairleadError, ValueError):
     """What the caller gave cannot work."""
+
+
+class NeedsValidationError(InputError):
+    """The method looks at validation samples while it trains, and a client has none."""
 
 
 class DataError(FairleadError):

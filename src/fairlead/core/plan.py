@@ -7,6 +7,8 @@ from typing import Literal
 
 from fairlead.core.errors import require
 
+SELECT = ("validation", "loss", "last")
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -20,7 +22,9 @@ class Plan:
     participation: float = 1.0  # the share of clients in a round, or a count above 1
     evaluate_every: int = 10  # rounds; the last one is always evaluated
     evaluate_global: bool = False  # score the server's model too, where there is one
-    select: Literal["validation", "last"] = "last"  # which round's models are deployed: best on validation, or last
+    # Which round's models are deployed: the one with the best mean validation score, with the lowest mean validation
+    # loss, or the last.
+    select: Literal["validation", "loss", "last"] = "last"
     unseen: float = 0.0  # the share of clients that takes no part and is scored as newcomers
     newcomer_epochs: int = 5  # that a newcomer trains on its own data
     patience: int | None = None  # evaluations without a lower mean validation loss until training stops; None: never
@@ -33,7 +37,7 @@ class Plan:
             f"participation must be a rate in (0, 1] or a count above 1, got {self.participation:g}",
         )
         require(self.evaluate_every >= 1, f"evaluate_every must be >= 1, got {self.evaluate_every}")
-        require(self.select in ("validation", "last"), f"select must be 'validation' or 'last', got '{self.select}'")
+        require(self.select in SELECT, f"select must be one of {', '.join(SELECT)}, got '{self.select}'")
         require(0 <= self.unseen < 1, f"unseen must be a share in [0, 1), got {self.unseen:g}; 0 lets everybody train")
         require(self.newcomer_epochs >= 1, f"newcomer_epochs must be >= 1, got {self.newcomer_epochs}")
         require(

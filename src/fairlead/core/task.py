@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fairlead.core.batches import Batch, gather, schedule
 from fairlead.core.descent import Addend, Rows, Term, Towards, descend
-from fairlead.core.errors import InputError
+from fairlead.core.errors import InputError, NeedsValidationError
 from fairlead.core.gradient import Gradient, Piece
 from fairlead.core.layout import Layout, Part
 from fairlead.core.loss import BatchLoss, MeanLoss
@@ -179,6 +179,7 @@ class Task:
 
     def loss(self, rows: Tensor, split: SplitName = "validation") -> Tensor:
         """The mean loss of each row on its client's whole split, evaluating, (C, 1)."""
+        self._check_samples(split)
         return self.evaluate(rows, split)["loss"]
 
     def losses(self, models: Tensor, which: Tensor, split: SplitName = "validation") -> Tensor:
@@ -198,10 +199,15 @@ class Task:
         return torch.empty_like(found).index_copy_(0, order, found).view_as(which)
 
     def evaluate(self, rows: Tensor, split: SplitName) -> Named:
-        """The mean loss and the scores of each row on its client's whole split, (C, 1) each: see `core.targets`."""
-        x, y, real = self.whole(split)
-        out = self._apply(rows, x, None)
+        """The mean loss and the scores of each row on its client's whole split, (C, 1) each: see `core.targets`.
+
+        A client without samples has NaN.
+        """
+        x, y, real = self._side_by_side(split)
         scores = SCORES[self.target_kind]
+        if not x.shape[1]:
+            return {name: x.new_full((len(self), 1), torch.nan, dtype=rows.dtype) for name in ("loss", *scores)}
+        out = self._apply(rows, x, None)
         return {"loss": self._mean_loss(out, y, real)} | {name: f(out, y, real) for name, f in scores.items()}
 
     def _mean_loss(self, out: Tensor, y: Tensor, real: Tensor) -> Tensor:
@@ -210,13 +216,20 @@ class Task:
 
     def whole(self, split: SplitName) -> tuple[Tensor, Tensor, Tensor]:
         """A whole split side by side: x (C, n, ...), y (C, n) and which entries are real samples (C, n)."""
-        data = self._split(split)
+        self._check_samples(split)
+        return self._side_by_side(split)
+
+    def _check_samples(self, split: SplitName) -> None:
         sizes = self.sizes(split)
         if int(sizes.min()) == 0:
-            raise InputError(
+            error = NeedsValidationError if split == "validation" else InputError
+            raise error(
                 f"client {self.ids[int(sizes.argmin())]} has no {split} samples, which this method needs; "
                 "give the scenario a share for them, e.g. --fractions 0.6,0.2,0.2"
             )
+
+    def _side_by_side(self, split: SplitName) -> tuple[Tensor, Tensor, Tensor]:
+        data, sizes = self._split(split), self.sizes(split)
         n, last = int(sizes.max()), self.ids[-1]
         if int(sizes.min()) == n and self.ids == list(range(self.ids[0], last + 1)):  # they lie together: no copy
             mine = slice(int(data.starts[self.ids[0]]), int(data.starts[last + 1]))
@@ -229,7 +242,10 @@ class Task:
 
     def outputs(self, rows: Tensor, split: SplitName, f: Output | None = None) -> Tensor:
         """What each row's model (or `f(module, x)`) gives on its client's whole split, (C, n, ...), evaluating."""
-        return self._apply(rows, self.whole(split)[0], f)
+        x, _, _ = self._side_by_side(split)
+        if not x.shape[1]:
+            return x.new_empty((len(self), 0, self._federation.outputs), dtype=rows.dtype)
+        return self._apply(rows, x, f)
 
     def _apply(self, rows: Tensor, x: Tensor, f: Output | None) -> Tensor:
         blocks = torch.split(x, EVALUATION_BLOCK, dim=1)
