@@ -1,5 +1,28 @@
-"""Scores: from per-client arrays to the numbers of a table."""
+"""Scores: from per-client arrays to the numbers of a table, to verdicts and to advice."""
 
+from fairlead.metrics.advice import OwnerAdvice, PositiveTransfer, Recommendation, positive_transfer, recommend
+from fairlead.metrics.measures import METRICS, Metric, Score, default_metric, metric
 from fairlead.metrics.scores import Interval, difference_interval, over_seeds, summarise
+from fairlead.metrics.verdict import TRAINING, OwnerPairs, OwnerVerdict, PairedRun, judge
 
-__all__ = ["Interval", "difference_interval", "over_seeds", "summarise"]
+__all__ = [
+    "METRICS",
+    "TRAINING",
+    "Interval",
+    "Metric",
+    "OwnerAdvice",
+    "OwnerPairs",
+    "OwnerVerdict",
+    "PairedRun",
+    "PositiveTransfer",
+    "Recommendation",
+    "Score",
+    "default_metric",
+    "difference_interval",
+    "judge",
+    "metric",
+    "over_seeds",
+    "positive_transfer",
+    "recommend",
+    "summarise",
+]

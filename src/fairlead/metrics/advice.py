@@ -1,0 +1,246 @@
+"""What to do: for each owner and for the federation, from the verdicts on all methods.
+
+    advice = recommend({"fedavg": judge(...), "fedora": judge(...)})
+    advice.owners[0].why     # "Join with fedora: 3.1 points better than alone (1.2 to 5.0), sure at 95% after ..."
+
+The best of several methods, chosen on the rows that it is tested on, looks better than it is. So everything here is
+judged anew, corrected over owners and methods together, and may be less sure than a method's own verdicts.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import numpy as np
+from scipy.special import ndtr
+
+from fairlead.core.errors import require
+from fairlead.metrics.evidence import Corrected, correct
+from fairlead.metrics.verdict import NO_DIFFERENCE, TOO_FEW, OwnerVerdict, amount, told_gain
+
+Action = Literal["join", "stay alone", "makes no difference", "cannot tell"]
+
+
+@dataclass(frozen=True)
+class OwnerAdvice:
+    """What one owner should do."""
+
+    owner: str
+    action: Action
+    method: str | None  # the method to join with
+    p: float | None  # of the claim, corrected over owners and methods; None where nothing is claimed
+    why: str  # a sentence
+
+
+@dataclass(frozen=True)
+class FederationAdvice:
+    """The method for everybody, if there is one."""
+
+    method: str | None
+    better: int  # owners that are surely better off with it
+    worse: int
+    why: str
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """Advice to each owner and to the federation."""
+
+    owners: tuple[OwnerAdvice, ...]
+    federation: FederationAdvice
+    level: float
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data."""
+        return {"owners": [asdict(o) for o in self.owners], "federation": asdict(self.federation), "level": self.level}
+
+
+@dataclass(frozen=True)
+class _Judged:
+    """A verdict on one method, with the correction over all methods."""
+
+    verdict: OwnerVerdict
+    corrected: Corrected | None  # None where the verdict had nothing to judge
+
+    @property
+    def better(self) -> bool:
+        return self.corrected is not None and self.corrected.lower > 0
+
+    @property
+    def worse(self) -> bool:
+        return self.corrected is not None and self.corrected.upper < 0
+
+    @property
+    def useful(self) -> bool:
+        """Whether the method does better than the same answer for every row."""
+        return _above_constant(self.verdict, self.verdict.method_score) > 0
+
+    def told(self) -> str:
+        v, c = self.verdict, self.corrected
+        return told_gain(v.unit, v.gain or 0.0, c.lower, c.upper) if c else v.why
+
+
+def recommend(verdicts: dict[str, list[OwnerVerdict]], level: float = 0.95) -> Recommendation:
+    """Advice from the verdicts of every method, the control left out; the same owners in the same order."""
+    require(len(verdicts) > 0, "recommend: got no method; give the verdicts of at least one")
+    owners = [v.owner for v in next(iter(verdicts.values()))]
+    for method, own in verdicts.items():
+        require(
+            [v.owner for v in own] == owners,
+            f"recommend: {method} has other owners than the first method; judge all methods on the same owners",
+        )
+    everything = [v for own in verdicts.values() for v in own]
+    judged = iter(correct([v.evidence for v in everything if v.evidence], level))
+    table = {m: [_Judged(v, next(judged) if v.evidence else None) for v in own] for m, own in verdicts.items()}
+    claim = f"sure at {100 * level:.3g}% after correction for {_count(len(owners), 'owner')}"
+    claim += f" and {len(table)} methods" if len(table) > 1 else ""
+    claim += ", if training luck is what it usually is" if any(v.training == "assumed" for v in everything) else ""
+    advice = tuple(_advise(o, {m: own[k] for m, own in table.items()}, claim) for k, o in enumerate(owners))
+    return Recommendation(advice, _federation(table), level)
+
+
+def _advise(owner: str, found: dict[str, _Judged], claim: str) -> OwnerAdvice:
+    helped = [m for m, j in found.items() if j.better]
+    useful = [m for m in helped if found[m].useful]
+    if useful:
+        best = max(useful, key=lambda m: _lower(found[m]))
+        return OwnerAdvice(owner, "join", best, _p(found[best]), f"Join with {best}: {found[best].told()}, {claim}.")
+    if helped:
+        best = max(helped, key=lambda m: _lower(found[m]))
+        why = f"{best} is {found[best].told()}, but no better than the same answer for every row"
+        return OwnerAdvice(owner, "cannot tell", None, None, f"Cannot tell: {why}.")
+    if all(j.worse for j in found.values()):
+        least = max(found, key=lambda m: found[m].verdict.gain or 0.0)
+        many = "every method" if len(found) > 1 else least
+        why = f"Stay alone: {many} is worse; {least} is {found[least].told()}, {claim}."
+        return OwnerAdvice(owner, "stay alone", None, max(_p(j) for j in found.values()), why)
+    return _undecided(owner, found)
+
+
+def _undecided(owner: str, found: dict[str, _Judged]) -> OwnerAdvice:
+    """Nothing was found to help. Is that because nothing differs, or because the rows cannot tell?"""
+    worse = [m for m, j in found.items() if j.worse]
+    avoid = f" Worse than alone: {', '.join(worse)}." if worse else ""
+    alike = [m for m, j in found.items() if not j.worse and j.verdict.verdict != TOO_FEW]
+    if alike:
+        closest = max(alike, key=lambda m: found[m].verdict.gain or 0.0)
+        unit = found[closest].verdict.unit
+        ends = f"loses at most {amount(unit, -_lower(found[closest]))}"
+        ends += f" and gains at most {amount(unit, _upper(found[closest]))}"
+        why = f"Makes no difference that could be found: {closest} {ends}."
+        return OwnerAdvice(owner, "makes no difference", None, None, why + avoid)
+    first = next(j for j in found.values() if not j.worse)
+    return OwnerAdvice(owner, "cannot tell", None, None, f"Cannot tell: {first.verdict.why}{avoid}")
+
+
+def _federation(table: dict[str, list[_Judged]]) -> FederationAdvice:
+    better = {m: sum(j.better for j in own) for m, own in table.items()}
+    worse = {m: [j.verdict.owner for j in own if j.worse] for m, own in table.items()}
+    learned = [m for m, own in table.items() if _learned([j.verdict for j in own])]
+    if not learned:
+        why = "Nothing was learned: no method does better than the same answer for every row."
+        return FederationAdvice(None, 0, 0, why)
+    safe = [m for m in learned if better[m] and not worse[m]]
+    if safe:
+        best = max(safe, key=lambda m: _mean_gain(table[m]))
+        return FederationAdvice(best, better[best], 0, _safe_sentence(best, table[best], better[best]))
+    helpful = [m for m in learned if better[m]]
+    if helpful:
+        best = max(helpful, key=lambda m: (better[m] - len(worse[m]), _mean_gain(table[m])))
+        why = f"No method helps somebody and harms nobody. With {best} {_are(better[best])} better off than alone, but "
+        why += f"worse off: {', '.join(worse[best])}."
+        return FederationAdvice(None, better[best], len(worse[best]), why)
+    if any(worse.values()):
+        harm = ", ".join(f"{m} ({len(names)})" for m, names in worse.items() if names)
+        return FederationAdvice(None, 0, 0, f"No method was found to help anybody; owners worse off: {harm}.")
+    told = any(j.verdict.verdict == NO_DIFFERENCE for own in table.values() for j in own)
+    why = "No difference from training alone was found" if told else "The owners have too few rows to tell"
+    return FederationAdvice(None, 0, 0, f"{why}, with any method.")
+
+
+def _safe_sentence(method: str, own: list[_Judged], better: int) -> str:
+    unit, gain = own[0].verdict.unit, _mean_gain(own)
+    mean = f"the mean gain is {amount(unit, gain)}"
+    if better == len(own):
+        return f"With {method} all {_count(better, 'owner')} are better off than alone; {mean}."
+    rest = [j for j in own if not j.better]
+    told = [j for j in rest if j.corrected is not None and math.isfinite(j.corrected.lower)]
+    text = (
+        f"With {method} {better} of {_count(len(own), 'owner')} {'is' if better == 1 else 'are'} better off than alone"
+    )
+    text += f" and none was found worse off; {mean}."
+    if len(told) < len(rest):
+        return f"{text} {_are(len(rest) - len(told))} without enough rows to rule out a loss."
+    riskiest = min(told, key=_lower)
+    return f"{text} A loss of up to {amount(unit, -_lower(riskiest))} is not ruled out ({riskiest.verdict.owner})."
+
+
+def _learned(own: list[OwnerVerdict]) -> bool:
+    """Whether the owners with this method do better on average than the same answer for every row."""
+    above = [_above_constant(v, v.method_score) for v in own if v.method_score is not None]
+    return len(above) > 0 and float(np.mean(above)) > 0
+
+
+def _above_constant(v: OwnerVerdict, score: float | None) -> float:
+    if score is None or v.constant_score is None:
+        return 0.0
+    return (score - v.constant_score) * (1 if v.higher else -1)
+
+
+def _mean_gain(own: list[_Judged]) -> float:
+    return float(np.mean([j.verdict.gain for j in own if j.verdict.gain is not None]))
+
+
+def _lower(j: _Judged) -> float:
+    return j.corrected.lower if j.corrected else -math.inf
+
+
+def _upper(j: _Judged) -> float:
+    return j.corrected.upper if j.corrected else math.inf
+
+
+def _p(j: _Judged) -> float:
+    return j.corrected.p if j.corrected else 1.0
+
+
+def _count(n: int, noun: str) -> str:
+    return f"{n} {noun}{'' if n == 1 else 's'}"
+
+
+def _are(n: int) -> str:
+    return f"{_count(n, 'owner')} {'is' if n == 1 else 'are'}"
+
+
+@dataclass(frozen=True)
+class PositiveTransfer:
+    """The share of owners above the control, beside what chance alone would give if nothing differed."""
+
+    share: float
+    expected: float
+    low: float  # 95% of the time chance gives a share between low and high
+    high: float
+
+
+def positive_transfer(verdicts: list[OwnerVerdict]) -> PositiveTransfer | None:
+    """PTR with its noise, over the owners that could be judged; None where there are none.
+
+    Chances of owners are taken as independent. An owner without a difference is not above the control.
+    """
+    found = [v.evidence for v in verdicts if v.evidence]
+    if not found:
+        return None
+    counts = np.ones(1)  # the distribution of the number of owners above
+    for e in found:
+        spread = math.sqrt(e.variance(0.0))
+        tie = 2 * float(ndtr(e.jump / e.rows / 2 / spread)) - 1 if e.spread + e.gain**2 > 0 else 1.0
+        counts = np.convolve(counts, [(1 + tie) / 2, (1 - tie) / 2])
+    shares, total = np.arange(len(counts)) / len(found), np.cumsum(counts)
+    low, high = (min(int((total < tail).sum()), len(found)) for tail in (0.025, 0.975))
+    return PositiveTransfer(
+        share=sum(e.gain > 0 for e in found) / len(found),
+        expected=float(shares @ counts),
+        low=float(shares[low]),
+        high=float(shares[high]),
+    )

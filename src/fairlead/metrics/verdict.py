@@ -1,0 +1,406 @@
+"""Who is better off, who is worse off, and where the data cannot tell: one verdict per owner.
+
+    verdicts = judge(pairs, metric("accuracy"))
+
+Both models of an owner, the method's and the control's, are tested on the same rows, so their differences are paired.
+A verdict covers the luck of the test rows and the luck of training, and is corrected over the owners: all intervals of
+one call hold together with the chance `level`. `fairlead.metrics.evidence` has the formulas, docs/verdict.md the
+measured error rates.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fairlead.core.errors import require
+from fairlead.metrics.evidence import Corrected, Evidence, Ratio, correct, training_shares
+from fairlead.metrics.measures import Metric
+
+Floats = NDArray[np.float64]
+Verdict = Literal["better", "worse", "no difference found", "too few rows to tell"]
+BETTER: Verdict = "better"
+WORSE: Verdict = "worse"
+NO_DIFFERENCE: Verdict = "no difference found"
+TOO_FEW: Verdict = "too few rows to tell"
+TRAINING = {
+    "seeds": "training luck from the differences between seeds",
+    "folds": "training luck from the differences between folds",
+    "twins": "training luck from twins of the control, which differ in their seed alone",
+    "assumed": "training luck assumed to be what it usually is, as there is one run; several seeds would measure it",
+}
+
+
+@dataclass(frozen=True)
+class PairedRun:
+    """Both models of one run on the same test rows of one owner.
+
+    Runs with the same `repeat` and different `fold` are one cross-validation: together they test every row once.
+    """
+
+    rows: ArrayLike  # ids (n,), the same row has the same id in every run
+    y: ArrayLike
+    method: ArrayLike  # the method's outputs
+    control: ArrayLike  # the control's outputs
+    repeat: int = 0
+    fold: int = 0
+
+
+@dataclass(frozen=True)
+class OwnerPairs:
+    """All runs of one owner."""
+
+    owner: str
+    runs: Sequence[PairedRun]
+
+
+@dataclass(frozen=True)
+class OwnerVerdict:
+    """One owner's verdict on one method. Gains are positive where the method is better, whatever the metric."""
+
+    owner: str
+    metric: str
+    unit: str  # "points" where differences are told in percentage points, else ""
+    higher: bool  # a higher score is better
+    verdict: Verdict
+    rows: int
+    runs: int
+    method_score: float | None
+    control_score: float | None
+    constant_score: float | None  # of the best answer that is the same for every row: the majority class or the mean
+    gain: float | None
+    lower: float | None  # the interval that holds for all owners at once; None where there is no bound
+    upper: float | None
+    p: float | None  # Holm's over the owners
+    detectable: float | None  # the smallest difference that would have been found with a chance of 80%
+    asked: float | None  # the difference that `more_rows` is about
+    more_rows: int | None  # about how many more rows would tell; None: not needed, or training luck hides it anyway
+    training: str  # where the estimate of training luck comes from: a key of TRAINING, or "" if not judged
+    why: str  # a sentence
+    evidence: Evidence | None
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data; numbers without a bound are None."""
+        plain = asdict(self)
+        if self.evidence and math.isinf(self.evidence.limit):
+            plain["evidence"]["limit"] = None
+        return plain
+
+    @classmethod
+    def from_json(cls, plain: dict[str, Any]) -> OwnerVerdict:
+        """The inverse of `to_json`."""
+        kept = plain["evidence"]
+        found = (
+            None
+            if kept is None
+            else Evidence(**{**kept, "limit": math.inf if kept["limit"] is None else kept["limit"]})
+        )
+        return cls(**{**plain, "evidence": found})
+
+
+@dataclass(frozen=True)
+class _Table:
+    """An owner's differences, rows by repeats."""
+
+    rows: Floats  # (repeats, n), each repeat's mean is its gain
+    folds: NDArray[np.int64]  # (repeats, n)
+    weight: float
+    scores: tuple[float, float, float]  # method, control, constant; means over repeats
+    scale: float  # a row's typical score, for step where nothing differs
+
+    @property
+    def gain(self) -> float:
+        return float(self.rows.mean())
+
+    @property
+    def folded(self) -> bool:
+        return bool((self.folds.max(1) > self.folds.min(1)).all())
+
+
+def judge(
+    pairs: Sequence[OwnerPairs], metric: Metric, level: float = 0.95, twins: Sequence[OwnerPairs] | None = None
+) -> list[OwnerVerdict]:
+    """One verdict per owner, in the order given.
+
+    `twins` are pairs of controls that differ in their seed alone; with one run and no folds they are what training luck
+    is known from.
+    """
+    require(0.5 <= level < 1, f"judge: level must lie in [0.5, 1), got {level}; 0.95 is customary")
+    names = [p.owner for p in pairs]
+    require(len(set(names)) == len(names), "judge: an owner comes twice; put all runs of an owner into one OwnerPairs")
+    tables = [_table(p, metric) for p in pairs]
+    twin_tables = {p.owner: t for p in twins or () if isinstance(t := _table(p, metric), _Table)}
+    told = [(k, t) for k, t in enumerate(tables) if isinstance(t, _Table)]
+    found = _evidence([(pairs[k].owner, t) for k, t in told], twin_tables, metric)
+    judged = {k: (e, c) for (k, _), e, c in zip(told, found, correct(found, level), strict=True)}
+    source = _source([t for _, t in told], twin_tables)
+    return [
+        _undefined(p, metric, t) if isinstance(t, str) else _verdict(p, t, metric, source, *judged[k])
+        for k, (p, t) in enumerate(zip(pairs, tables, strict=True))
+    ]
+
+
+def _table(pairs: OwnerPairs, metric: Metric) -> _Table | str:
+    """The differences of one owner's rows, or why there are none."""
+    repeats = sorted({r.repeat for r in pairs.runs})
+    require(len(repeats) > 0, f"judge: {pairs.owner} has no run; leave out owners that were not tested")
+    rows, folds, scores, weight, scale, ids = [], [], [], 1.0, 0.0, None
+    for repeat in repeats:
+        whole = _whole([r for r in pairs.runs if r.repeat == repeat], pairs.owner)
+        require(
+            ids is None or np.array_equal(ids, whole[0]),
+            f"judge: the test rows of {pairs.owner} differ between repeats; an owner's rows must be the same in all",
+        )
+        ids, y, method, control, fold = whole
+        why = metric.check(y, method) or metric.check(y, control)
+        if why:
+            return why
+        ours, theirs = metric.row_scores(y, method), metric.row_scores(y, control)
+        sign = 1 if metric.higher else -1
+        difference = sign * (ours.rows - theirs.rows)
+        values = metric(y, method).value, metric(y, control).value
+        rows.append(difference - difference.mean() + sign * (values[0] - values[1]))
+        folds.append(fold)
+        scores.append((*values, metric(y, _constant(y, control)).value))
+        weight, scale = ours.weight, scale + float(np.abs(theirs.rows).mean()) / len(repeats)
+    means = np.mean(scores, axis=0)
+    return _Table(np.array(rows), np.array(folds), weight, (means[0], means[1], means[2]), scale)
+
+
+def _whole(
+    runs: list[PairedRun], owner: str
+) -> tuple[NDArray[np.generic], NDArray[np.generic], Floats, Floats, NDArray[np.int64]]:
+    """The folds of one repeat put together, in the order of the rows' ids."""
+    ids = [np.asarray(r.rows) for r in runs]
+    for r, i in zip(runs, ids, strict=True):
+        shapes = [np.shape(x)[:1] for x in (r.y, r.method, r.control)]
+        require(
+            all(s == i.shape for s in shapes),
+            f"judge: {owner} has {len(i)} ids but targets, method and control of {shapes}; give one of each per row",
+        )
+    every, fold = np.concatenate(ids), np.repeat([r.fold for r in runs], [len(i) for i in ids])
+    order = np.argsort(every, kind="stable")
+    require(
+        len(np.unique(every)) == len(every),
+        f"judge: a row of {owner} is tested twice in one repeat; number the repeats of a cross-validation",
+    )
+    y, method, control = (np.concatenate([np.asarray(getattr(r, name)) for r in runs])[order] for name in _FIELDS)
+    return every[order], y, method.astype(np.float64), control.astype(np.float64), fold[order]
+
+
+_FIELDS = ("y", "method", "control")
+
+
+def _constant(y: NDArray[np.generic], like: Floats) -> Floats:
+    """The best answer that is the same for every row."""
+    if like.ndim == 2:
+        shares = np.bincount(y.astype(int), minlength=like.shape[1]) / len(y)
+        return np.broadcast_to(shares, like.shape).astype(np.float64)
+    return np.full(len(y), y.astype(np.float64).mean())
+
+
+def _evidence(tables: list[tuple[str, _Table]], twins: dict[str, _Table], metric: Metric) -> list[Evidence]:
+    """What rows and runs say, training luck shared among the owners."""
+    if not tables:
+        return []
+    own = [_ratio(t) for _, t in tables]
+    paired = [_twin_ratio(twins[name]) if name in twins else None for name, _ in tables]
+    share, doubt = training_shares([[r[0] for r in both if r] for both in zip(own, paired, strict=True)])
+    found = []
+    for k, (_, t) in enumerate(tables):
+        n, mean = t.rows.shape[1], t.rows.mean(0)
+        # Without runs to compare, the rows' own differences are the scale, which is too large rather than too small.
+        known = own[k] or paired[k]
+        scale = known[1] if known else float((mean**2).mean())
+        factor = scale * _overlap(t)
+        step, jump = _sizes(mean, metric, t)
+        found.append(
+            Evidence(
+                gain=t.gain,
+                rows=n,
+                spread=float(mean.var()),
+                step=step,
+                jump=jump,
+                weight=t.weight,
+                training=factor * float(share[k]),
+                training_spread=factor**2 * float(doubt[k]),
+                limit=1.0 if metric.bounded else math.inf,
+            )
+        )
+    return found
+
+
+def _sizes(mean: Floats, metric: Metric, table: _Table) -> tuple[float, float]:
+    """A typical and the smallest difference of a row that is not zero.
+
+    Where there is none, the size of one: an answer more or less, or the size of the error itself.
+    """
+    sizes = np.abs(mean)
+    sizes = sizes[sizes > 1e-9 * table.scale]  # not what rounding left
+    if len(sizes) == 0:
+        unit = 1.0 if metric.bounded else table.scale
+        return unit, unit
+    return float((sizes**2).sum() / sizes.sum()), float(sizes.min())
+
+
+def _ratio(t: _Table) -> tuple[Ratio, float] | None:
+    """How much runs differ beyond their rows, and the rows' variance within a run; None for a single run."""
+    repeats, n = t.rows.shape
+    if n < 2 or (repeats < 2 and not t.folded):
+        return None
+    if t.folded:
+        labels, counts = np.unique(t.folds[0], return_counts=True)
+        k = len(labels)
+        inside = [t.rows[r] - _fold_means(t.rows[r], t.folds[r]) for r in range(repeats)]
+        between = [_fold_means(t.rows[r], t.folds[r]) - t.rows[r].mean() for r in range(repeats)]
+        if n <= k:
+            return None
+        spread, freedom, residual = float(np.mean([i @ i for i in inside])) / (n - k), repeats * (k - 1), n - k
+        value, rows = float(np.mean([b @ b for b in between])) / (k - 1), float(counts.mean())
+    else:
+        runs = t.rows.mean(1)
+        left = t.rows - t.rows.mean(0) - runs[:, None] + runs.mean()
+        residual, freedom = (n - 1) * (repeats - 1), repeats - 1
+        spread, value, rows = float((left**2).sum()) / residual, n * float(runs.var(ddof=1)), float(n)
+    return (Ratio(value / spread, freedom, residual, rows), spread) if spread > 0 else None
+
+
+def _twin_ratio(t: _Table) -> tuple[Ratio, float] | None:
+    """The same for twins, whose true difference is zero."""
+    repeats, n = t.rows.shape
+    means = np.array([_fold_means(t.rows[r], t.folds[r]) for r in range(repeats)])
+    groups = sum(len(np.unique(f)) for f in t.folds)
+    residual = repeats * n - groups
+    spread = float(((t.rows - means) ** 2).sum()) / residual if residual > 0 else 0.0
+    if spread <= 0:
+        return None
+    return Ratio(float((means**2).sum()) / groups / spread, groups, residual, repeats * n / groups), spread
+
+
+def _fold_means(rows: Floats, folds: NDArray[np.int64]) -> Floats:
+    _, group, counts = np.unique(folds, return_inverse=True, return_counts=True)
+    return np.asarray((np.bincount(group, rows) / counts)[group], dtype=np.float64)
+
+
+def _overlap(t: _Table) -> float:
+    """The variance of the mean over runs as a share of one run's; folds have most of their train rows in common.
+
+    For K folds Nadeau and Bengio's 1 / K + 1 / (K - 1), here for the part that is due to training alone.
+    """
+    repeats = len(t.rows)
+    if not t.folded:
+        return 1 / repeats
+    k = len(np.unique(t.folds[0]))
+    return 1 / (repeats * k) + 1 / (k - 1)
+
+
+def _source(tables: list[_Table], twins: dict[str, _Table]) -> str:
+    if any(t.folded for t in tables):
+        return "folds"
+    if any(len(t.rows) > 1 for t in tables):
+        return "seeds"
+    return "twins" if twins else "assumed"
+
+
+def _verdict(p: OwnerPairs, t: _Table, metric: Metric, source: str, e: Evidence, c: Corrected) -> OwnerVerdict:
+    found = c.lower > 0 or c.upper < 0
+    plausible = metric.plausible * (1.0 if metric.unit else abs(t.scores[1]))
+    detectable = e.detectable(c.error)
+    verdict = (BETTER if e.gain > 0 else WORSE) if found else NO_DIFFERENCE if detectable <= plausible else TOO_FEW
+    asked = plausible if verdict == TOO_FEW else min(max(abs(e.gain), plausible / 10), plausible)
+    needed = None if found else e.rows_to_find(asked, c.error)
+    more = None if needed is None else max(needed - e.rows, 1)
+    return OwnerVerdict(
+        owner=p.owner,
+        metric=metric.name,
+        unit=metric.unit,
+        higher=metric.higher,
+        verdict=verdict,
+        rows=e.rows,
+        runs=len(p.runs),
+        method_score=float(t.scores[0]),
+        control_score=float(t.scores[1]),
+        constant_score=float(t.scores[2]) if math.isfinite(t.scores[2]) else None,
+        gain=e.gain,
+        lower=c.lower if math.isfinite(c.lower) else None,
+        upper=c.upper if math.isfinite(c.upper) else None,
+        p=c.p,
+        detectable=detectable,
+        asked=None if found else asked,
+        more_rows=more,
+        training=source,
+        why=_sentence(verdict, metric, e, c, asked, more),
+        evidence=e,
+    )
+
+
+def _sentence(verdict: Verdict, metric: Metric, e: Evidence, c: Corrected, asked: float, more: int | None) -> str:
+    if verdict in (BETTER, WORSE):
+        return f"{told_gain(metric.unit, e.gain, c.lower, c.upper)}."
+    size = amount(metric.unit, asked)
+    rows = (
+        f"about {more:,} more rows would tell {size}"
+        if more
+        else f"more rows alone would not tell {size}, more runs may"
+    )
+    if verdict == TOO_FEW:
+        return f"{e.rows} rows cannot tell a difference of {size}: {rows}."
+    return f"The difference lies between {_span(metric.unit, c.lower, c.upper)}; {rows}."
+
+
+def told_gain(unit: str, gain: float, lower: float, upper: float) -> str:
+    """A gain or a loss in words, with its interval.
+
+    >>> told_gain("points", 0.031, 0.012, 0.05), told_gain("", -2.5, -4.0, -1.0)
+    ('3.1 points better than alone (1.2 to 5.0)', '2.5 worse than alone (1 to 4)')
+    """
+    word, low, high = ("better", lower, upper) if gain > 0 else ("worse", -upper, -lower)
+    ends = f"{_number(unit, low)} to {_number(unit, high)}" if math.isfinite(high) else f"at least {_number(unit, low)}"
+    return f"{amount(unit, abs(gain))} {word} than alone ({ends})"
+
+
+def _span(unit: str, lower: float, upper: float) -> str:
+    ends = [_number(unit, x) if math.isfinite(x) else "no bound" for x in (lower, upper)]
+    return f"{ends[0]} and {ends[1]}{unit and ' ' + unit}"
+
+
+def amount(unit: str, size: float) -> str:
+    """A difference with its unit.
+
+    >>> amount("points", 0.1), amount("", 0.0321)
+    ('10.0 points', '0.0321')
+    """
+    return f"{_number(unit, size)}{unit and ' ' + unit}"
+
+
+def _number(unit: str, x: float) -> str:
+    return f"{100 * x:.1f}" if unit else f"{x:.3g}"
+
+
+def _undefined(p: OwnerPairs, metric: Metric, why: str) -> OwnerVerdict:
+    rows = len(np.unique(np.concatenate([np.asarray(r.rows) for r in p.runs])))
+    nothing = dict.fromkeys(_NUMBERS)
+    return OwnerVerdict(
+        owner=p.owner,
+        metric=metric.name,
+        unit=metric.unit,
+        higher=metric.higher,
+        verdict=TOO_FEW,
+        rows=rows,
+        runs=len(p.runs),
+        **nothing,
+        training="",
+        why=f"Not judged: {why}.",
+        evidence=None,
+    )
+
+
+_NUMBERS = (
+    *("method_score", "control_score", "constant_score", "gain", "lower", "upper"),
+    *("p", "detectable", "asked", "more_rows"),
+)

@@ -1,0 +1,122 @@
+"""Advice claims no more than the verdicts corrected over all methods carry."""
+
+import json
+
+import numpy as np
+import pytest
+
+from fairlead.core.errors import InputError
+from fairlead.metrics import OwnerPairs, PairedRun, judge, metric, positive_transfer, recommend
+
+
+def owner(name, gain, n=600, control=0.7, seeds=3, seed=0):
+    """Hits of both models: `gain` more or fewer right answers with the method, the same in all seeds but a few."""
+    rng = np.random.default_rng([seed, len(name), *name.encode()])
+    alone = rng.random(n) < control
+    flips = rng.random(n)
+    wrong, right = (~alone).mean(), alone.mean()
+    ours = alone | (flips < gain / wrong) if gain > 0 else alone & ~(flips < -gain / right)
+    runs = []
+    y = np.arange(n) % 2
+    for s in range(seeds):
+        noise = rng.random((2, n)) < 0.02
+        method, local = ours ^ noise[0], alone ^ noise[1]
+        runs.append(PairedRun(np.arange(n), y, *(np.eye(2)[np.where(h, y, 1 - y)] for h in (method, local)), repeat=s))
+    return OwnerPairs(name, runs)
+
+
+def verdicts(**gains):
+    return judge([owner(name, gain) for name, gain in gains.items()], metric("accuracy"))
+
+
+def test_an_owner_joins_with_the_method_that_surely_helps_most():
+    advice = recommend({"one": verdicts(a=0.08, b=0.0), "two": verdicts(a=0.15, b=0.0)})
+    a, b = advice.owners
+    assert (a.action, a.method) == ("join", "two")
+    assert a.why.startswith("Join with two: 1")
+    assert "sure at 95% after correction for 2 owners and 2 methods" in a.why
+    assert (b.action, b.method) == ("makes no difference", None)
+    assert advice.federation.method == "two"
+    assert "1 of 2 owners is better off than alone and none was found worse off" in advice.federation.why
+    assert json.loads(json.dumps(advice.to_json()))["owners"][0]["method"] == "two"
+
+
+def test_all_better_off():
+    told = recommend({"m": verdicts(a=0.15, b=0.1)}).federation
+    assert (told.method, told.better, told.worse) == ("m", 2, 0)
+    assert told.why.startswith("With m all 2 owners are better off than alone")
+
+
+def test_stay_alone_where_every_method_is_worse():
+    advice = recommend({"one": verdicts(a=-0.15), "two": verdicts(a=-0.1)})
+    assert advice.owners[0].action == "stay alone"
+    assert "every method is worse" in advice.owners[0].why
+    assert advice.federation.method is None
+    assert "No method was found to help anybody" in advice.federation.why
+
+
+def test_one_wins_and_one_loses():
+    told = recommend({"m": verdicts(a=0.15, b=-0.15)}).federation
+    assert told.method is None
+    assert (told.better, told.worse) == (1, 1)
+    assert "worse off: b" in told.why
+
+
+def test_nothing_differs():
+    advice = recommend({"m": verdicts(a=0.0, b=0.0)})
+    assert [o.action for o in advice.owners] == ["makes no difference"] * 2
+    assert advice.federation.why == "No difference from training alone was found, with any method."
+
+
+def test_too_few_rows():
+    advice = recommend({"m": judge([owner("a", 0.1, n=8)], metric("accuracy"))})
+    assert advice.owners[0].action == "cannot tell"
+    assert "more rows would tell" in advice.owners[0].why
+    assert advice.federation.why == "The owners have too few rows to tell, with any method."
+
+
+def test_nothing_was_learned():
+    """Better than alone, yet no better than the same answer for every row."""
+    advice = recommend({"m": judge([owner("a", 0.15, control=0.2)], metric("accuracy"))})
+    assert advice.owners[0].action == "cannot tell"
+    assert "no better than the same answer for every row" in advice.owners[0].why
+    assert advice.federation.method is None
+    assert "Nothing was learned" in advice.federation.why
+
+
+def test_many_methods_need_more_evidence_than_one():
+    """A gain that one method's verdicts just carry is not claimed as the best of forty."""
+    found = verdicts(a=0.035)
+    assert found[0].verdict == "better"
+    assert recommend({"m": found}).owners[0].action == "join"
+    many = {f"m{k}": verdicts(a=0.0) for k in range(200)} | {"m": found}
+    assert recommend(many).owners[0].action != "join"
+
+
+def test_methods_must_have_the_same_owners():
+    with pytest.raises(InputError, match="other owners"):
+        recommend({"one": verdicts(a=0.0), "two": verdicts(b=0.0)})
+    with pytest.raises(InputError, match="no method"):
+        recommend({})
+
+
+def test_chance_puts_half_of_equal_owners_above_the_control_less_ties():
+    rng = np.random.default_rng(0)
+    twins = []
+    for k in range(40):
+        ease = np.where(rng.random(100) < 0.8, 1.0, rng.random(100))
+        hits = rng.random((2, 100)) < ease
+        outputs = [np.stack([h, ~h], 1).astype(float) for h in hits]
+        twins.append(OwnerPairs(str(k), [PairedRun(np.arange(100), np.zeros(100, int), *outputs)]))
+    found = positive_transfer(judge(twins, metric("accuracy")))
+    assert found.low <= found.share <= found.high
+    assert 0.35 < found.expected < 0.5
+    assert 0.2 < found.low < found.high < 0.7
+
+
+def test_where_nothing_differs_chance_puts_nobody_above():
+    same = owner("a", 0.0, seeds=1)
+    same = OwnerPairs("a", [PairedRun(r.rows, r.y, r.control, r.control) for r in same.runs])
+    found = positive_transfer(judge([same], metric("accuracy")))
+    assert (found.share, found.expected, found.low, found.high) == (0, 0, 0, 0)
+    assert positive_transfer([]) is None
