@@ -56,7 +56,7 @@ def test_version_is_that_of_the_package(fairlead: Command) -> None:
     ("words", "offered"),
     [
         ("fairlead co", ["compare"]),
-        ("fairlead compare --sc", ["--scenario", "--schedule"]),
+        ("fairlead compare --sc", ["--scenario", "--scaling", "--schedule"]),
         ("fairlead compare fedavg fedr", ["fedrep", "fedres", "fedrod"]),
         ("fairlead run fedrep+tri", ["fedrep+trimmed"]),
     ],
