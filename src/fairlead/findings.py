@@ -1,0 +1,208 @@
+"""What a comparison found: every way to train beside the best that an owner can do alone, owner by owner.
+
+Ways to train come in three kinds. `alone`: LOCAL and its company of standard tools, which need nobody else; the best of
+them on validation rows is the bar. `method`: federated. `pooled`: all rows in one place, what sharing the data itself
+would have given. Each gave its answers for the same test rows, in one run or in several that differ in fold or seed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fairlead.metrics import (
+    METRICS,
+    Metric,
+    OwnerPairs,
+    OwnerVerdict,
+    PairedRun,
+    PositiveTransfer,
+    Recommendation,
+    judge,
+    positive_transfer,
+    recommend,
+)
+
+Kind = Literal["alone", "method", "pooled"]
+Array = NDArray[Any]
+LEVEL = 0.95  # all intervals of one way to train hold together with this chance
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What one way to train answered for the test rows of one run; lists are by owner."""
+
+    rows: list[Array]  # (n,) ids
+    y: list[Array]  # (n,) targets
+    outputs: list[Array]  # (n, K) class scores, or (n,) quantities
+    fold: int = 0
+    repeat: int = 0
+    validation: float | None = None  # the metric's mean over owners on the rows that choices were made with
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to train, and all its runs."""
+
+    name: str
+    title: str
+    kind: Kind
+    answers: list[Answers]
+    notes: list[str]  # sentences: what it chose, what to know of it
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One way to train, judged."""
+
+    name: str
+    title: str
+    kind: Kind
+    score: float | None  # mean over owners
+    lowest: float | None  # the owner's that it serves worst
+    scores: list[float | None]  # by owner
+    others: dict[str, float | None]  # further metrics, mean over owners
+    gain: float | None  # mean over owners, positive where it is better than the bar
+    ptr: PositiveTransfer | None  # the share of owners above the bar, and what chance alone would give
+    verdicts: list[OwnerVerdict]  # by owner, against the bar; empty for the bar itself
+    notes: list[str]
+
+    def owners(self, verdict: str) -> list[str]:
+        """The owners with this verdict."""
+        return [v.owner for v in self.verdicts if v.verdict == verdict]
+
+
+@dataclass(frozen=True)
+class Findings:
+    """All ways to train, and what to do."""
+
+    metric: str
+    why_metric: str
+    owners: list[str]
+    bar: str  # the name of the best alone
+    why_bar: str
+    training: str  # where training luck was measured: a key of `metrics.TRAINING`
+    ways: list[Finding]
+    recommendation: Recommendation | None  # None where LOCAL alone was run
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values, for a file."""
+        ways = [asdict(way) | {"verdicts": [v.to_json() for v in way.verdicts]} for way in self.ways]
+        plain = {k: v for k, v in vars(self).items() if k not in ("ways", "recommendation")}
+        return plain | {"ways": ways, "recommendation": self.recommendation.to_json() if self.recommendation else None}
+
+    def __getitem__(self, name: str) -> Finding:
+        return next(way for way in self.ways if way.name == name)
+
+
+def find(
+    ways: Sequence[Way], owners: Sequence[str], metric: Metric, why_metric: str, twins: Sequence[Answers] = ()
+) -> Findings:
+    """Judge every way to train against the best alone. `twins` are LOCAL's runs again, with other seeds."""
+    alone = [way for way in ways if way.kind == "alone"]
+    bar, name, why = best_alone(alone, metric)
+    local = next(way for way in alone if way.name == "local")
+    luck = paired(owners, twins, local.answers) if twins else None
+    found = []
+    for way in ways:
+        judged = [] if way.name == name else judge(paired(owners, way.answers, bar), metric, LEVEL, luck)
+        found.append(finding(way, metric, judged))
+    verdicts = {f.name: f.verdicts for f in found if f.kind == "method"}
+    training = next((v.training for own in verdicts.values() for v in own if v.training), "")
+    return Findings(
+        metric=metric.name,
+        why_metric=why_metric,
+        owners=list(owners),
+        bar=name,
+        why_bar=why,
+        training=training,
+        ways=found,
+        recommendation=recommend(verdicts, LEVEL) if verdicts else None,
+    )
+
+
+def best_alone(ways: Sequence[Way], metric: Metric) -> tuple[list[Answers], str, str]:
+    """The bar: in every fold the answers of the way that was best on the fold's validation rows; its name and why.
+
+    The choice is made inside the fold, so that no test row has a part in it. Where folds choose differently, the bar
+    is made of several and is called after the most frequent one.
+    """
+    sign = 1 if metric.higher else -1
+    chosen: dict[int, Way] = {}
+    for fold in sorted({a.fold for a in ways[0].answers}):
+        tried = {way.name: next(a for a in way.answers if a.fold == fold).validation for way in ways}
+        known = {name: sign * value for name, value in tried.items() if value is not None and np.isfinite(value)}
+        best = max(known, key=lambda name: known[name]) if known else ways[0].name
+        chosen[fold] = next(way for way in ways if way.name == best)
+    bar = [answers for fold, way in chosen.items() for answers in way.answers if answers.fold == fold]
+    names = Counter(way.name for way in chosen.values())
+    titles = {way.name: way.title for way in ways}
+    (name, most), *rest = names.most_common()
+    if len(ways) == 1:
+        return bar, name, f"{titles[name]} is the only way to train alone here"
+    said = f"{titles[name]} was the best alone on validation rows"
+    if not rest:
+        return bar, name, said
+    others = ", ".join(f"{titles[n]} in {count}" for n, count in rest)
+    return bar, f"{name}", f"{said} in {most} of {len(chosen)} folds ({others}); each fold's best is its bar"
+
+
+def paired(owners: Sequence[str], ours: Sequence[Answers], theirs: Sequence[Answers]) -> list[OwnerPairs]:
+    """The same rows answered twice, owner by owner; whoever has fewer repeats answers the further ones alike."""
+    found: list[list[PairedRun]] = [[] for _ in owners]
+    of = {(a.fold, a.repeat): a for a in theirs}
+    repeats = {fold: max(a.repeat for a in theirs if a.fold == fold) + 1 for fold, _ in of}
+    for a in ours:
+        b = of[a.fold, a.repeat % repeats[a.fold]]
+        for k, runs in enumerate(found):
+            if len(a.rows[k]):
+                runs.append(PairedRun(a.rows[k], a.y[k], a.outputs[k], b.outputs[k], a.repeat, a.fold))
+    return [OwnerPairs(name, runs) for name, runs in zip(owners, found, strict=True) if runs]
+
+
+def finding(way: Way, metric: Metric, judged: list[OwnerVerdict]) -> Finding:
+    """One way to train in numbers."""
+    scores = by_owner(way.answers, metric)
+    known = [s for s in scores if s is not None]
+    worst = min if metric.higher else max
+    others = {m.name: mean(by_owner(way.answers, m)) for m in METRICS.values() if m.target == metric.target}
+    gains = [v.gain for v in judged if v.gain is not None]
+    return Finding(
+        name=way.name,
+        title=way.title,
+        kind=way.kind,
+        score=mean(scores),
+        lowest=worst(known) if known else None,
+        scores=scores,
+        others=others,
+        gain=mean(gains),
+        ptr=positive_transfer(judged),
+        verdicts=judged,
+        notes=way.notes,
+    )
+
+
+def by_owner(answers: Sequence[Answers], metric: Metric) -> list[float | None]:
+    """Each owner's value on all its test rows, folds together, mean over repeats; None where it has none."""
+    repeats = sorted({a.repeat for a in answers})
+    found: list[float | None] = []
+    for k in range(len(answers[0].rows)):
+        values = []
+        for repeat in repeats:
+            runs = [a for a in answers if a.repeat == repeat]
+            y = np.concatenate([a.y[k] for a in runs])
+            outputs = np.concatenate([a.outputs[k] for a in runs])
+            values.append(metric(y, outputs).value)
+        found.append(mean(values))
+    return found
+
+
+def mean(values: Sequence[float | None]) -> float | None:
+    """Over those that are known; None where none is."""
+    known = [v for v in values if v is not None and np.isfinite(v)]
+    return float(np.mean(known)) if known else None

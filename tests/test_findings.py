@@ -1,0 +1,109 @@
+"""What a comparison found."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from fairlead.findings import Answers, Way, best_alone, find
+from fairlead.metrics import metric
+
+OWNERS = ("a", "b", "c")
+ROWS = 400
+
+
+def answers(
+    right: float, seed: int, *, fold: int = 0, folds: int = 1, repeat: int = 0, validation: float | None = None
+) -> Answers:
+    """Answers to two classes, of which this share is right; the same rows are hard for everybody."""
+    rows, y, outputs = [], [], []
+    for k in range(len(OWNERS)):
+        mine = np.arange(ROWS)[fold::folds]
+        truth = np.random.default_rng(k).integers(2, size=ROWS)[mine]
+        hard = np.random.default_rng(100 + k).random(ROWS)[mine]
+        luck = np.random.default_rng([seed, k]).normal(0, 0.02, ROWS)[mine]
+        said = np.where(hard + luck < right, truth, 1 - truth)
+        rows.append(1000 * k + mine)
+        y.append(truth)
+        outputs.append(np.eye(2)[said] * 2)
+    return Answers(rows, y, outputs, fold, repeat, validation)
+
+
+def way(name: str, kind: str, *runs: Answers) -> Way:
+    return Way(name, name.upper(), kind, list(runs), [])  # type: ignore[arg-type]
+
+
+def test_every_way_is_judged_against_the_best_alone_on_validation_rows() -> None:
+    ways = [
+        way("local", "alone", answers(0.80, 1, validation=0.80)),
+        way("linear", "alone", answers(0.85, 2, validation=0.86)),
+        way("good", "method", answers(0.95, 3)),
+        way("between", "method", answers(0.83, 4)),
+        way("bad", "method", answers(0.60, 5)),
+        way("pooled", "pooled", answers(0.96, 6)),
+    ]
+    found = find(ways, OWNERS, metric("accuracy"), "because", [answers(0.80, 9)])
+    assert (found.bar, found["linear"].verdicts) == ("linear", [])
+    assert found["good"].owners("better") == list(OWNERS)
+    assert found["bad"].owners("worse") == list(OWNERS)
+    assert found["between"].owners("better") == [], "better than LOCAL, but not than the best alone"
+    assert found["good"].gain == pytest.approx(0.1, abs=0.04)
+    assert found["good"].score == pytest.approx(0.95, abs=0.03)
+    assert found.recommendation is not None
+    assert found.recommendation.federation.method == "good"
+    assert {a.method for a in found.recommendation.owners} == {"good"}, "pooled is no method to join with"
+    json.dumps(found.to_json(), allow_nan=False)
+
+
+def test_the_bar_is_chosen_inside_each_fold() -> None:
+    folds = range(3)
+    local = way("local", "alone", *(answers(0.8, 1, fold=f, folds=3, validation=(0.9, 0.7, 0.7)[f]) for f in folds))
+    trees = way("trees", "alone", *(answers(0.8, 2, fold=f, folds=3, validation=0.8) for f in folds))
+    bar, name, why = best_alone([local, trees], metric("accuracy"))
+    assert name == "trees"
+    assert "2 of 3 folds (LOCAL in 1)" in why
+    assert [a is b for a, b in zip(bar, (local.answers[0], *trees.answers[1:]), strict=True)] == [True] * 3
+
+
+def test_a_lower_error_is_better() -> None:
+    def quantity(error: float, validation: float | None = None) -> Answers:
+        y = [np.random.default_rng(k).normal(size=ROWS) for k in range(3)]
+        noise = [np.random.default_rng([7, k]).normal(size=ROWS) for k in range(3)]
+        outputs = [a + error * b for a, b in zip(y, noise, strict=True)]
+        return Answers([np.arange(ROWS)] * 3, y, outputs, validation=validation)
+
+    ways = [
+        way("local", "alone", quantity(0.5, 0.5)),
+        way("linear", "alone", quantity(0.4, 0.4)),
+        way("good", "method", quantity(0.2)),
+    ]
+    found = find(ways, OWNERS, metric("rmse"), "")
+    assert found.bar == "linear"
+    assert found["good"].owners("better") == list(OWNERS)
+    assert found["good"].gain == pytest.approx(0.2, abs=0.03), "a gain is positive where the error falls"
+    assert found["local"].lowest == max(s for s in found["local"].scores if s is not None)
+
+
+def test_repeats_are_paired_and_a_way_with_one_run_meets_the_first() -> None:
+    local = way("local", "alone", *(answers(0.8, 10 + r, repeat=r, validation=0.8) for r in range(3)))
+    often = way("often", "method", *(answers(0.9, 20 + r, repeat=r) for r in range(3)))
+    once = way("once", "method", answers(0.9, 30))
+    found = find([local, often, once], OWNERS, metric("accuracy"), "")
+    assert [v.runs for v in found["often"].verdicts] == [3, 3, 3]
+    assert [v.runs for v in found["once"].verdicts] == [1, 1, 1]
+    assert found.training == "seeds"
+
+
+def test_an_owner_without_test_rows_is_not_judged() -> None:
+    def without(a: Answers) -> Answers:
+        return Answers(*([*part[:2], part[2][:0]] for part in (a.rows, a.y, a.outputs)), validation=a.validation)
+
+    ways = [
+        way("local", "alone", without(answers(0.8, 1, validation=0.8))),
+        way("m", "method", without(answers(0.9, 2))),
+    ]
+    found = find(ways, OWNERS, metric("accuracy"), "")
+    assert [v.owner for v in found["m"].verdicts] == ["a", "b"]
+    assert found["m"].scores[2] is None
