@@ -103,6 +103,11 @@ WRONG = {
     "compare fedrep+confree --set confree.c=1.5": "c must lie in (0, 1), got 1.5",
     "compare fedrep+confree --set confree.d=1": "option 'confree.d' is unknown; Valid: ",
     "compare fedavg --set fedora.b=1": "option 'fedora.b' is unknown",
+    "compare fedavg --set fedora.a=0.3": "option fedora.a has no effect: fedora is not among local, fedavg",
+    "compare fedavg --beta 0.3": "beta=0.3 has no effect here: it needs split 'dirichlet'",
+    "compare fedavg --label y": "label='y' has no effect here",
+    "compare fedavg --scenario rotated-digits --column y": "column='y' has no effect here",
+    "run fedavg --decay 0.9": "decay=0.9 has no effect here: it needs schedule 'exponential'",
     "compare fedora+confree": "averages nothing",
     "compare fedavg+confre": "did you mean 'confree'",
     "compare fedavg --scenario rotated-minst": "did you mean 'rotated-mnist'",
@@ -147,3 +152,67 @@ def test_lists_name_methods_stages_and_scenarios(fairlead: Command) -> None:
     assert "ICML" in listed
     assert "confree" in listed
     assert "λ" in fairlead("methods", "ditto").stdout
+
+
+def test_default_folders_differ_for_other_data_and_settings_and_take_more_methods(
+    fairlead: Command, tmp_path: Path
+) -> None:
+    for name in ("here", "there"):
+        (tmp_path / name).mkdir()
+        rows = [f"{i % 7},{i % 5 + len(name)},{i % 2}" for i in range(60)]
+        (tmp_path / name / "t.csv").write_text("a,b,label\n" + "\n".join(rows) + "\n")
+    quick = ["--rounds", "1", "--engine", "loop", "--clients", "3", "--model", "logistic"]
+    asked = [["--data", "here/t.csv"], ["--data", "there/t.csv"], [], ["--lr", "0.5"]]
+    for i, more in enumerate(asked):
+        done = fairlead("compare", "fedavg", *quick, *more)
+        assert done.returncode == 0, done.stderr
+        assert len(list((tmp_path / "runs").iterdir())) == i + 1
+    names = sorted(p.name.rpartition("-")[0] for p in (tmp_path / "runs").iterdir())
+    assert names == ["rotated-digits", "rotated-digits", "t", "t"]
+    added = fairlead("compare", "fedavg", "fedora", *quick, "--set", "fedora.a=0.5")
+    assert added.returncode == 0, added.stderr
+    assert len(list((tmp_path / "runs").iterdir())) == len(asked)
+    assert fairlead("run", "fedprox", *quick).returncode == 0
+    assert len(list((tmp_path / "runs").glob("fedprox-rotated-digits-*"))) == 1
+
+
+def test_the_same_command_in_the_same_folder_always_works(fairlead: Command) -> None:
+    for _ in range(3):
+        done = fairlead("compare", "fedavg", "--clients", "3", "--rounds", "1", "--model", "logistic", "--out", "o")
+        assert done.returncode == 0, done.stderr
+
+
+def test_fresh_and_more_rounds_on_the_command_line(fairlead: Command, tmp_path: Path) -> None:
+    rows = "\n".join(f"{i % 7},{i % 5},{i % 2}" for i in range(60))
+    (tmp_path / "t.csv").write_text(f"a,b,label\n{rows}\n")
+    command = ["compare", "fedavg", *FAST, "--data", "t.csv", "--out", "o"]
+    assert fairlead(*command).returncode == 0
+    (tmp_path / "t.csv").write_text(f"a,b,label\n{rows}\n3,4,0\n")
+    refused = fairlead(*command)
+    assert refused.returncode == 2
+    assert "the data changed" in refused.stderr
+    assert "--fresh" in refused.stderr
+    assert fairlead(*command, "--fresh").returncode == 0
+    longer = fairlead("resume", "o", "--rounds", "5")
+    assert longer.returncode == 0, longer.stderr
+    assert json.loads((tmp_path / "o" / "summary.json").read_text())["settings"]["rounds"] == 5
+    assert fairlead("resume", "o", "--rounds", "2").returncode == 2
+
+
+def test_ctrl_c_says_how_to_go_on(fairlead: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from fairlead import comparison
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(comparison, "train", stop)
+        done = fairlead("compare", "fedavg", *FAST, "--out", "my results")
+    assert done.returncode == 130
+    assert "`fairlead resume 'my results'` goes on from the last checkpoint" in done.stderr
+    assert fairlead("resume", "my results").returncode == 0
+    with monkeypatch.context() as patch:
+        patch.setattr("fairlead.data.Scenario.load", stop)
+        done = fairlead("compare", "fedavg", *FAST, "--out", "other")
+    assert (done.returncode, "nothing was written" in done.stderr) == (130, True)
+    assert not (tmp_path / "other").exists()

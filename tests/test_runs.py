@@ -64,7 +64,7 @@ def test_a_finished_folder_is_reused_and_other_settings_are_refused(tmp_path: Pa
     again = fairlead.compare(["fedavg", "fedprox"], out=tmp_path, **SMALL)
     assert (tmp_path / "runs" / "fedavg-seed0" / "checkpoint.safetensors").stat().st_mtime_ns == stamp
     assert again.summary["methods"]["fedavg"] == first.summary["methods"]["fedavg"]
-    with pytest.raises(fairlead.RunError, match=r"other settings .*training\.lr"):
+    with pytest.raises(fairlead.RunError, match=r"something else: training\.lr: 0\.05 there, 0\.5 here"):
         fairlead.compare(["fedavg"], out=tmp_path, **SMALL, lr=0.5)
 
 
@@ -151,7 +151,6 @@ def test_your_own_method_model_and_data_without_touching_the_library() -> None:
         {"mine": fairlead.parse("fedavg").method},
         source=source,
         model=lambda shape, classes: torch.nn.Linear(shape[0], classes),
-        data="mine",
         clients=3,
         rounds=2,
         engine="loop",

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import inspect
 import logging
+import shlex
 import sys
 import time
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
@@ -23,10 +25,11 @@ from fairlead import comparison as comparing
 from fairlead.catalogue import about
 from fairlead.core.errors import FairleadError, InputError, nearest, require
 from fairlead.data import ABOUT, PRESETS
+from fairlead.identity import digest
 from fairlead.methods import METHODS, WRAPPERS
 from fairlead.report import read_summary, verdict_lines, verdict_table, write_page
 from fairlead.servers import STAGES
-from fairlead.settings import Settings, protocol_of
+from fairlead.settings import Settings, check, protocol_of, resolve
 
 app = typer.Typer(
     help="Personalized federated learning in which no participant ends up worse off than alone.",
@@ -61,6 +64,7 @@ def with_settings(command: Callable[..., None]) -> Callable[..., None]:
 
 Config = Annotated[Path | None, typer.Option(help="Settings file (TOML) with the same names.", metavar="FILE")]
 Out = Annotated[Path | None, typer.Option(help="Folder for the results.", metavar="DIR")]
+Fresh = Annotated[bool, typer.Option("--fresh", help="Delete what this comparison left in the folder; train anew.")]
 
 
 def complete_method(begun: str) -> list[str]:
@@ -97,6 +101,7 @@ def compare_command(
     seeds: Annotated[str | None, typer.Option(help="How many seeds to repeat with.", metavar="N")] = None,
     out: Out = None,
     config: Config = None,
+    fresh: Fresh = False,
     **options: Any,
 ) -> None:
     """Compare methods client by client with training alone."""
@@ -106,9 +111,10 @@ def compare_command(
     require(bool(methods), "no method given; try: fairlead compare local fedavg fedrep+confree")
     count = whole("seeds", seeds if seeds is not None else chosen.pop("seeds", 1))
     chosen.pop("seeds", None)
-    folder = out or Path(chosen.pop("out", f"runs/{chosen.get('scenario', 'compare')}"))
-    chosen.pop("out", None)
-    execute(list(methods or []), list(range(count)), folder, settings_from(chosen))
+    given = chosen.pop("out", None)
+    settings = settings_from(chosen)
+    folder = out or Path(given or default_folder(settings))
+    execute(list(methods or []), list(range(count)), folder, settings, fresh)
 
 
 @app.command(name="run", epilog="Example: `fairlead run fedora --clients 12 --rounds 40 --set fedora.a=0.8`")
@@ -121,20 +127,25 @@ def run_command(
     seed: Annotated[str, typer.Option(help="Seed of split, weights and batches.", metavar="N")] = "0",
     out: Out = None,
     config: Config = None,
+    fresh: Fresh = False,
     **options: Any,
 ) -> None:
     """Train one method, and LOCAL beside it."""
-    chosen = read_config(config) | {k: v for k, v in options.items() if v not in (None, [])}
-    execute([method], [whole("seed", seed, least=0)], out or Path(f"runs/{method}"), settings_from(chosen))
+    settings = settings_from(read_config(config) | {k: v for k, v in options.items() if v not in (None, [])})
+    folder = out or default_folder(settings, f"{method}-")
+    execute([method], [whole("seed", seed, least=0)], folder, settings, fresh)
 
 
-@app.command(epilog="Example: `fairlead resume runs/compare`")
+@app.command(epilog="Example: `fairlead resume runs/demo --rounds 80`")
 def resume(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="A comparison's or a run's folder.")],
+    *,
+    rounds: Annotated[str | None, typer.Option(help="Go on to so many rounds.", metavar="N")] = None,
 ) -> None:
-    """Go on with an interrupted comparison; it ends with the bits it would have had."""
-    with watch() as progress:
-        result = comparing.resume(folder, progress)
+    """Go on with an interrupted comparison, or to more rounds; it ends with the bits it would have had."""
+    count = None if rounds is None else whole("rounds", rounds)
+    with going_on(folder), watch() as progress:
+        result = comparing.resume(folder, rounds=count, progress=progress)
     show(result.folder)
 
 
@@ -205,7 +216,7 @@ def reproduce_command(
         console.print(listing())
         return
     count = None if seeds is None else whole("seeds", seeds)
-    with Watch(console) as progress:
+    with going_on(None), Watch(console) as progress:
         result = reproduce(
             name,
             budget=budget,
@@ -256,11 +267,43 @@ def whole(name: str, value: object, least: int = 1) -> int:
     return number
 
 
-def execute(methods: list[str], seeds: list[int], folder: Path, settings: dict[str, Any]) -> None:
+def default_folder(settings: dict[str, Any], before: str = "") -> Path:
+    """The folder of a comparison that names none: its data's name, and a short text for what was asked of them.
+
+    Options, the engine and the methods have no part in it, so that methods can be added to a comparison.
+    """
+    experiment = resolve(check(settings))
+    asked = {k: v for k, v in experiment.to_json().items() if k not in ("engine", "options")}
+    data = Path(experiment.scenario.data)
+    if data.exists():
+        asked["scenario"]["data"] = str(data.resolve())
+    stem = data.stem if experiment.name == "custom" else experiment.name
+    return Path("runs") / f"{before}{stem}-{digest(asked)}"
+
+
+def execute(methods: list[str], seeds: list[int], folder: Path, settings: dict[str, Any], fresh: bool) -> None:
     """Compare, with progress, then show the verdict."""
-    with watch() as progress:
-        comparing.compare(methods, seeds=seeds, out=folder, progress=progress, **settings)
+    with going_on(folder), watch() as progress:
+        comparing.compare(methods, seeds=seeds, out=folder, fresh=fresh, progress=progress, **settings)
     show(folder)
+
+
+class Stopped(Exception):
+    """The user stopped the command; says how to go on."""
+
+
+@contextmanager
+def going_on(folder: Path | None) -> Iterator[None]:
+    """Turn Ctrl-C into a sentence on how to go on."""
+    try:
+        yield
+    except KeyboardInterrupt as stop:
+        if folder is None:
+            raise Stopped("stopped; the same command goes on from the last checkpoint") from stop
+        if not (folder / "settings.json").exists():
+            raise Stopped("stopped before training began; nothing was written") from stop
+        name = shlex.quote(str(folder))
+        raise Stopped(f"stopped; `fairlead resume {name}` goes on from the last checkpoint") from stop
 
 
 def show(folder: Path) -> None:
@@ -323,8 +366,10 @@ def main() -> None:
         code = app(standalone_mode=False)
     except FairleadError as error:
         sys.exit(fail(str(error)))
+    except Stopped as stop:
+        sys.exit(fail(str(stop), 130))
     except (KeyboardInterrupt, typer.Abort):
-        sys.exit(fail("stopped; `fairlead resume DIR` goes on from the last checkpoint", 130))
+        sys.exit(fail("stopped", 130))
     except Exception as error:
         # The option parser's own errors, wherever it keeps its classes, can say themselves in a sentence.
         if hasattr(error, "format_message"):

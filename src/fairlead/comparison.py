@@ -13,23 +13,25 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import nn
 
 from fairlead.catalogue import Entry, check_options, parse
 from fairlead.checkpoint import read_json, write_json
-from fairlead.clients import Engine, check_models, choose, engine
+from fairlead.clients import ENGINES, Engine, check_models, choose, engine
 from fairlead.core import Federation, InputError, Layout, Method, RunError, check_targets, require
 from fairlead.data import Source
+from fairlead.identity import arithmetic, fingerprint
 from fairlead.metrics import difference_interval, over_seeds, summarise
 from fairlead.models import build
 from fairlead.report import markdown_table
 from fairlead.rounds import held_out
-from fairlead.runs import Job, deployed, finished, train, versions
-from fairlead.settings import Experiment, check, resolve
+from fairlead.runs import RUN_FILES, Job, deployed, finished, train, versions
+from fairlead.settings import Experiment, check, resolve, shown
 
 CONTROL = "local"
 LEVEL = 0.95  # of the interval around a client's gain
@@ -37,13 +39,16 @@ Factory = Callable[[tuple[int, ...], int], nn.Module]  # sample shape, classes -
 Progress = Callable[[str, int, int, int], None]  # method, seed, round done, rounds
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Comparison:
     """A finished comparison: its summary, its folder, and every client's model."""
 
     folder: Path
     summary: dict[str, Any]
     jobs: dict[tuple[str, int], Job]
+
+    def __str__(self) -> str:
+        return self.table()
 
     def table(self) -> str:
         """The verdict, as a Markdown table."""
@@ -56,7 +61,8 @@ class Comparison:
             known = ", ".join(f"{m} (seed {s})" for m, s in self.jobs)
             raise InputError(f"no run of method '{method}' with seed {seed}; there are {known}")
         count = job.federation.clients
-        require(0 <= client < count, f"client must lie in 0..{count - 1}, got {client}")
+        fits = isinstance(client, int) and 0 <= client < count
+        require(fits, f"client must be a number from 0 to {count - 1}, got {shown(client)}")
         return deployed(job, client)
 
 
@@ -67,6 +73,7 @@ def compare(
     out: Path | str | None = None,
     model: str | Factory | None = None,
     source: Source | None = None,
+    fresh: bool = False,
     progress: Progress | None = None,
     **settings: Any,
 ) -> Comparison:
@@ -74,81 +81,115 @@ def compare(
 
     `settings` are the names of the command line: scenario, clients, rounds, lr ... (`fairlead.Settings`). `methods` are
     names, or a dict of your own `Method`s under names of yours. `model` may be a function of sample shape and number of
-    classes; `source` your own samples (`fairlead.data.from_tensors`). Without `out`, the folder lives as long as the
-    result. Finished runs found in `out` are reused, unfinished ones go on.
+    classes; `source` your own samples (`fairlead.data.from_tensors`), divided at random unless the settings say
+    otherwise. Without `out`, the folder lives as long as the result. Finished runs found in `out` are reused if they
+    were made from the same data, model and method, unfinished ones go on; `fresh` deletes them first.
     """
+    _check_source(source)
     if isinstance(model, str):
         settings["model"] = model
-    experiment = resolve(check(settings))
-    return _compare(methods, experiment, seeds, out, None if isinstance(model, str) else model, source, progress)
+    own = None if source is None else source.name
+    asked = Asked(methods, resolve(check(settings), own), _seeds(seeds), _factory(model), source)
+    return _compare(asked, _folder(out), progress, "fresh" if fresh else "reuse")
 
 
-def resume(folder: Path | str, progress: Progress | None = None) -> Comparison:
-    """Finish a comparison, or a single run, that was interrupted; it ends with the bits it would have had."""
-    folder = Path(folder)
+def resume(
+    folder: Path | str,
+    *,
+    rounds: int | None = None,
+    methods: Mapping[str, Method] | None = None,
+    model: Factory | None = None,
+    source: Source | None = None,
+    progress: Progress | None = None,
+) -> Comparison:
+    """Finish a comparison, or a single run, that was interrupted; it ends with the bits it would have had.
+
+    With `rounds`, a finished one goes on to so many. One that was made with methods, a model or a source of your own
+    program needs them here as well.
+    """
+    require(folder is not None, "a folder must be a path, got None")
+    folder = _folder(folder) or Path()
     plan = read_json(folder / "settings.json")
     if "method" in plan:  # a single run: its comparison is two folders up
         folder = folder.parent.parent
         plan = read_json(folder / "settings.json")
     if not {"methods", "seeds", "experiment"} <= plan.keys():
         raise RunError(f"{folder / 'settings.json'} lacks methods, seeds or experiment; expected a comparison's folder")
-    if plan.get("made_in") != "names":
-        raise RunError(f"{folder} used a {plan['made_in']} of your own program; call fairlead.compare there to go on")
+    given = {"methods": methods, "model": model, "source": source}
+    lacking = [name for name in plan.get("own", []) if given[name] is None]
+    if lacking:
+        needs = ", ".join(f"{name}=..." for name in lacking)
+        raise RunError(
+            f"{folder} was made with {' and '.join(lacking)} of your own program; "
+            f"go on from there with fairlead.resume({str(folder)!r}, {needs})"
+        )
+    _check_source(source)
     experiment = Experiment.from_json(plan["experiment"])
-    return _compare(plan["methods"], experiment, plan["seeds"], folder, None, None, progress)
+    if rounds is not None:
+        experiment = _further(folder, experiment, rounds)
+    asked = Asked(methods or plan["methods"], experiment, _seeds(plan["seeds"]), _factory(model), source)
+    return _compare(asked, folder, progress, "extend")
+
+
+def _further(folder: Path, experiment: Experiment, rounds: int) -> Experiment:
+    """The experiment with more rounds."""
+    require(
+        isinstance(rounds, int) and rounds >= experiment.rounds,
+        f"rounds must be a whole number of at least the {experiment.rounds} of {folder}, got {shown(rounds)}",
+    )
+    return dataclasses.replace(
+        experiment, rounds=rounds, training=dataclasses.replace(experiment.training, rounds=rounds)
+    )
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A comparison as it is asked for, each part checked for its kind."""
+
+    methods: Sequence[str] | Mapping[str, Method]
+    experiment: Experiment
+    seeds: list[int]
+    factory: Factory | None
+    source: Source | None
+
+    def own(self) -> list[str]:
+        """What comes from the caller's program and cannot be had from a file."""
+        named = {"methods": isinstance(self.methods, Mapping), "model": self.factory, "source": self.source}
+        return [name for name, given in named.items() if given]
 
 
 def _compare(
-    methods: Sequence[str] | Mapping[str, Method],
-    experiment: Experiment,
-    seeds: int | Iterable[int],
-    out: Path | str | None,
-    factory: Factory | None,
-    source: Source | None,
-    progress: Progress | None,
+    asked: Asked, out: Path | None, progress: Progress | None, old: Literal["reuse", "extend", "fresh"]
 ) -> Comparison:
-    chosen = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
-    require(len(chosen) >= 1, "seeds must be at least 1; with 3 the table shows a spread")
-    entries = _entries(methods, experiment)
+    experiment, seeds = asked.experiment, asked.seeds
+    entries = _entries(asked.methods, experiment)
     # All that can be wrong with the input shows here, before the first file is written.
-    source = source or experiment.scenario.load(experiment.data_dir)
-    federations = {seed: experiment.scenario.build(seed, source=source) for seed in chosen}
+    source = asked.source or experiment.scenario.load(experiment.data_dir)
+    federations = {seed: experiment.scenario.build(seed, source=source) for seed in seeds}
     for name, entry in entries.items():
-        check_targets(name, entry.method, federations[chosen[0]])
-    modules = {seed: _module(experiment, factory, f, seed) for seed, f in federations.items()}
-    first = chosen[0]
+        check_targets(name, entry.method, federations[seeds[0]])
+    modules = {seed: _module(experiment, asked.factory, f, seed) for seed, f in federations.items()}
+    first = seeds[0]
     check_models(experiment.select, federations[first].clients, Layout(modules[first]).size)
-    fast = _engine(experiment, modules[first], federations[first])
-    folder = Path(tempfile.mkdtemp(prefix="fairlead-") if out is None else out)
-    # Nobody is unseen to a client that trains alone: a newcomer's control has its full time.
-    plans = {CONTROL: dataclasses.replace(experiment, unseen=0.0)}
-    jobs = {
-        (name, seed): Job(
-            folder / "runs" / f"{name}-seed{seed}",
-            name,
-            entry,
-            plans.get(name, experiment),
-            federations[seed],
-            modules[seed],
-            fast,
-            seed,
-        )
-        for seed in chosen
-        for name, entry in entries.items()
-    }
-    made_in = "model" if factory else "method" if isinstance(methods, Mapping) else "names"
+    made_with = None if out is None or old == "fresh" else _engine_of(out)
+    fast = _engine(experiment, modules[first], federations[first], made_with)
+    folder = Path(tempfile.mkdtemp(prefix="fairlead-")) if out is None else out
+    jobs = _jobs(folder, entries, experiment, federations, modules, fast)
+    if old == "fresh":
+        clear(folder)
+    for job in jobs.values():
+        finished(job, old == "extend")  # refuses a folder that holds something else
     plan = {
         "methods": list(entries),
-        "seeds": chosen,
+        "seeds": seeds,
         "experiment": experiment.to_json() | {"engine": fast.name},
-        "made_in": made_in,
+        "own": asked.own(),
     }
-    for job in jobs.values():
-        finished(job)  # refuses a folder that holds something else
     write_json(folder / "settings.json", plan)
     for (name, seed), job in jobs.items():
-        train(job, (lambda r, n=name, s=seed: progress(n, s, r, experiment.rounds)) if progress else None)  # type: ignore[misc]
-    summary = summarise_all(jobs, entries, chosen, experiment, fast)
+        tell = (lambda r, n=name, s=seed: progress(n, s, r, experiment.rounds)) if progress else None
+        train(job, tell, old == "extend")
+    summary = summarise_all(jobs, entries, seeds, experiment, fast)
     write_json(folder / "summary.json", summary)
     result = Comparison(folder, summary, jobs)
     if out is None:
@@ -156,34 +197,150 @@ def _compare(
     return result
 
 
+def _jobs(
+    folder: Path,
+    entries: Mapping[str, Entry],
+    experiment: Experiment,
+    federations: Mapping[int, Federation],
+    modules: Mapping[int, nn.Module],
+    fast: Engine,
+) -> dict[tuple[str, int], Job]:
+    """Every method with every seed, and the fingerprints of what it is made from."""
+    # Nobody is unseen to a client that trains alone: a newcomer's control has its full time.
+    plans = {CONTROL: dataclasses.replace(experiment, unseen=0.0)}
+    code = {name: fingerprint(entry) for name, entry in entries.items()}
+    jobs = {}
+    for seed, federation in federations.items():
+        made = {"data": fingerprint(federation), "model": fingerprint(modules[seed])}
+        for name, entry in entries.items():
+            jobs[name, seed] = Job(
+                folder=folder / "runs" / f"{name}-seed{seed}",
+                name=name,
+                entry=entry,
+                experiment=plans.get(name, experiment),
+                federation=federation,
+                module=modules[seed],
+                engine=fast,
+                seed=seed,
+                identity=made | {"method": code[name]} | arithmetic(),
+            )
+    return jobs
+
+
+def clear(folder: Path) -> None:
+    """Delete a comparison's own files, and nothing else that may lie in its folder."""
+    for settings in folder.glob("runs/*/settings.json"):
+        run = settings.parent
+        for path in [run / name for name in RUN_FILES] + sorted(run.glob("states/*.safetensors")):
+            path.unlink(missing_ok=True)
+        for emptied in (run / "states", run):
+            if emptied.is_dir() and not any(emptied.iterdir()):
+                emptied.rmdir()
+    for name in ("settings.json", "summary.json", "report.html", "figures/differences.png", "figures/curves.png"):
+        (folder / name).unlink(missing_ok=True)
+
+
+def _check_source(source: object) -> None:
+    if source is not None and not isinstance(source, Source):
+        raise InputError(
+            f"source must come from fairlead.data.from_tensors(x, y), got {shown(source)}; "
+            "for a table write a .csv or .parquet file and give data='FILE'"
+        )
+
+
+def _folder(out: object) -> Path | None:
+    require(out is None or isinstance(out, str | Path), f"a folder must be a path, got {shown(out)}")
+    folder = None if out is None else Path(out)  # type: ignore[arg-type]
+    require(folder is None or not folder.is_file(), f"{folder} is a file, expected a folder or a new path")
+    return folder
+
+
+def _seeds(seeds: object) -> list[int]:
+    """The seeds as a list; a number stands for so many."""
+    chosen = list(range(seeds)) if isinstance(seeds, int) else list(seeds) if isinstance(seeds, Iterable) else None
+    fits = chosen is not None and all(isinstance(s, int) and not isinstance(s, bool) and s >= 0 for s in chosen)
+    require(fits, f"seeds must be a number of seeds or a list of whole numbers, got {shown(seeds)}")
+    require(bool(chosen), "seeds must be at least 1; with 3 the table shows a spread")
+    return list(dict.fromkeys(chosen or []))
+
+
+def _factory(model: object) -> Factory | None:
+    if model is None or isinstance(model, str):
+        return None
+    if isinstance(model, nn.Module) or not callable(model):
+        raise InputError(
+            f"model must be a name, or a function of sample shape and number of classes that makes a module, "
+            f"got {shown(model)}; write model=lambda shape, classes: ..."
+        )
+    return model
+
+
 def _entries(methods: Sequence[str] | Mapping[str, Method], experiment: Experiment) -> dict[str, Entry]:
     """The methods by name, LOCAL first and always."""
     check_options(experiment.options)
-    require(len(methods) >= 1, "no method given; try local fedavg fedrep+confree")
     if isinstance(methods, Mapping):
-        named = {name: Entry(method, None) for name, method in methods.items()}
+        named = {name: Entry(_own(name, method), None) for name, method in methods.items()}
     else:
-        named = {name: parse(name, experiment.options) for name in methods}
-    return {CONTROL: parse(CONTROL, experiment.options)} | named
+        fits = isinstance(methods, Iterable) and not isinstance(methods, str | Method)
+        names: list[Any] = list(methods) if fits else [methods]
+        odd = next((n for n in names if not isinstance(n, str)), None)
+        kind = "a Method" if isinstance(odd, Method) else shown(odd)
+        require(odd is None, f"methods must be names, got {kind}; give your own as {{'mine': Method(...)}}")
+        require(fits, f"methods must be a list of names, got {shown(methods)}; write [{methods!r}]")
+        named = {name: parse(name, experiment.options) for name in names}
+    require(len(named) >= 1, "no method given; try local fedavg fedrep+confree")
+    entries = {CONTROL: parse(CONTROL, experiment.options)} | named
+    used = {part for name in entries for part in name.split("+")} if not isinstance(methods, Mapping) else {CONTROL}
+    for owner, values in experiment.options.items():
+        require(
+            owner in used,
+            f"option {owner}.{next(iter(values), '')} has no effect: {owner} is not among {', '.join(entries)}",
+        )
+    return entries
+
+
+def _own(name: object, method: object) -> Method:
+    """A method of the user's own under a name that can be a folder's."""
+    if not isinstance(method, Method):
+        hint = f"; call it: {{{name!r}: {getattr(method, '__name__', 'f')}()}}" if callable(method) else ""
+        raise InputError(f"methods[{name!r}] must be a fairlead.Method, got {shown(method)}{hint}")
+    fits = isinstance(name, str) and name not in ("", ".", "..") and not set(name) & set("/\\")
+    require(fits, f"a method's name must be text without slashes, got {name!r}")
+    require(name != CONTROL, f"'{CONTROL}' is the control, which is always trained; give your method another name")
+    return method
 
 
 def _module(experiment: Experiment, factory: Factory | None, federation: Federation, seed: int) -> nn.Module:
     shape, outputs = tuple(federation.train.x.shape[1:]), federation.outputs
     if factory is not None:
-        return factory(shape, outputs)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            made: object = factory(shape, outputs)
+        if not isinstance(made, nn.Module):
+            raise InputError(f"the model function must give a torch.nn.Module, got {shown(made)}")
+        return made
     name = experiment.model
     if name == "auto":
         name = "cnn" if len(shape) == 3 and min(shape[1:]) >= 16 else "mlp"
     return build(name, shape, outputs, seed)
 
 
-def _engine(experiment: Experiment, module: nn.Module, federation: Federation) -> Engine:
-    if experiment.engine != "auto":
-        chosen = engine(experiment.engine)
+def _engine(experiment: Experiment, module: nn.Module, federation: Federation, made_with: str | None) -> Engine:
+    """The engine asked for; for "auto" the one that made the folder, else the fastest."""
+    name = made_with if experiment.engine == "auto" and made_with else experiment.engine
+    if name != "auto":
+        chosen = engine(name)
         with chosen.start(module, Layout(module), federation, experiment.training, seed=0):
             return chosen  # an engine that cannot run the model has refused by now
     p, n = experiment.participation, federation.clients
     return choose(module, federation, experiment.training, max(1, int(p * n) if p <= 1 else int(p)))
+
+
+def _engine_of(folder: Path) -> str | None:
+    path = folder / "settings.json"
+    found = read_json(path) if path.exists() else {}
+    name = found.get("experiment", {}).get("engine") if isinstance(found, dict) else None
+    return name if name in ENGINES else None
 
 
 def summarise_all(

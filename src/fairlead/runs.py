@@ -1,6 +1,6 @@
 """A run is a folder: one method, one seed, trained to the end however often it was interrupted.
 
-settings.json           the experiment, the method, the seed, the versions: enough to run it again
+settings.json           the experiment, the method, the seed, and fingerprints of all that made it
 records.parquet         per round, client, split and model: accuracy, loss, samples
 rounds.parquet          per round: seconds, samples, bytes up and down, clients left out
 checkpoint.safetensors  what the rest of the run depends on; at the end, the models to deploy
@@ -33,13 +33,15 @@ from fairlead.checkpoint import (
 )
 from fairlead.clients import KEPT, Engine, InProcess, States, StateStore, payload, wrapped
 from fairlead.core import Federation, Layout, Named, Plan, RunError
-from fairlead.rounds import Round, federate
+from fairlead.identity import UNKNOWN
+from fairlead.rounds import Round, Snapshot, federate
 from fairlead.settings import Experiment
 from fairlead.statefiles import StateFiles
 
 logger = logging.getLogger(__name__)
 
 CHECKPOINT_SECONDS = 20.0
+RUN_FILES = ("settings.json", "records.parquet", "rounds.parquet", "checkpoint.safetensors", "summary.json")
 MEMORY_BYTES = 2**32  # of states; more live in files
 Progress = Callable[[int], None]  # called with the number of the round just done
 
@@ -56,6 +58,7 @@ class Job:
     module: nn.Module
     engine: Engine
     seed: int
+    identity: dict[str, str]  # fingerprints of data, model and method, and the versions that bits depend on
 
     def plan(self) -> Plan:
         """The rounds of this run."""
@@ -65,7 +68,10 @@ class Job:
     def settings(self) -> dict[str, Any]:
         """What makes this run this run."""
         plain = self.experiment.to_json() | {"engine": self.engine.name}
-        return {"method": self.name, "seed": self.seed, "experiment": plain, "versions": versions()}
+        # Options of other methods are no part of this run: one more method leaves it as it is.
+        plain["options"] = {n: v for n, v in plain["options"].items() if n in self.name.split("+")}
+        about = {"identity": self.identity, "versions": versions()}
+        return {"method": self.name, "seed": self.seed, "experiment": plain} | about
 
 
 def versions() -> dict[str, str]:
@@ -77,16 +83,65 @@ def versions() -> dict[str, str]:
     return {"fairlead": own, "torch": str(torch.__version__), "python": platform.python_version()}
 
 
-def finished(job: Job) -> bool:
-    """Whether the folder already holds this very run, done; one with other settings is refused."""
+def finished(job: Job, extend: bool = False) -> bool:
+    """Whether the folder already holds this very run, done; one made from anything else is refused.
+
+    With `extend`, a run of fewer rounds is an unfinished one.
+    """
     path = job.folder / "settings.json"
     if not path.exists():
         return False
     found = read_json(path)
-    if found != job.settings():
-        differing = ", ".join(_differences(found, job.settings())[:4])
-        raise RunError(f"{job.folder} holds a run with other settings ({differing}); choose another --out or delete it")
-    return (job.folder / "summary.json").exists()
+    if not isinstance(found, dict) or not isinstance(found.get("experiment"), dict):
+        raise RunError(f"{path} has no experiment, expected a run that fairlead wrote; {ANEW}")
+    there, rounds = found["experiment"].get("rounds", 0), job.experiment.rounds
+    further = extend and there < rounds
+    if further:
+        found["experiment"] |= {"rounds": rounds}
+        found["experiment"]["training"] |= {"rounds": rounds}
+    changed = _changes(found, job)
+    if changed:
+        more = [c for c in changed if not c.startswith(("rounds:", "training.rounds:"))]
+        longer = not more and there < rounds
+        hint = f"`fairlead resume {job.folder} --rounds {rounds}` goes on from there, or " if longer else ""
+        raise RunError(f"{job.folder} holds a run made from something else: {'; '.join(more or changed)}; {hint}{ANEW}")
+    if further and job.experiment.training.schedule == "cosine":
+        raise RunError(f"{job.folder}: the cosine schedule of {there} rounds has come to its end; {ANEW}")
+    return not further and (job.folder / "summary.json").exists()
+
+
+# What a path or a preset is called says nothing that the content does not.
+UNCOMPARED = {"name", "data_dir"}
+CHANGED = {
+    "data": "the data changed",
+    "model": "the model changed, its architecture or its initial weights",
+    "method": "the method changed, its code or its options",
+    "arithmetic": "this version of fairlead computes other numbers",
+}
+ANEW = "train anew with --fresh (from Python: fresh=True), or choose another --out"
+
+
+def _changes(found: dict[str, Any], job: Job) -> list[str]:
+    """What differs between the run in the folder and this one, in words."""
+    wanted = job.settings()
+    said = _differences(_compared(found), _compared(wanted))
+    before = found.get("identity", {})
+    for part, here in job.identity.items():
+        there = str(before.get(part, f"{UNKNOWN}the folder does not say"))
+        opaque = [x.removeprefix(UNKNOWN) for x in (here, there) if x.startswith(UNKNOWN)]
+        if opaque:
+            said.append(f"the {part} cannot be compared with the one that made it: {opaque[0]}")
+        elif here != there:
+            values = f"{part}: {there} there, {here} here"
+            said.append(CHANGED.get(part, values) + (f" ({values})" if part == "arithmetic" else ""))
+    return said
+
+
+def _compared(settings: dict[str, Any]) -> dict[str, Any]:
+    experiment = settings["experiment"]
+    scenario = {k: v for k, v in experiment.get("scenario", {}).items() if k != "data"}
+    of = {k: v for k, v in experiment.items() if k not in UNCOMPARED} | {"scenario": scenario}
+    return {"method": settings.get("method"), "seed": settings.get("seed")} | of
 
 
 def _differences(a: Any, b: Any, path: str = "") -> list[str]:
@@ -96,34 +151,38 @@ def _differences(a: Any, b: Any, path: str = "") -> list[str]:
     return [f"{path}: {a!r} there, {b!r} here"]
 
 
-def train(job: Job, progress: Progress | None = None) -> None:
+def train(job: Job, progress: Progress | None = None, extend: bool = False) -> None:
     """Train the run to its end, from its last checkpoint if it has one."""
-    if finished(job):
+    if finished(job, extend):
         logger.info("%s is done already", job.folder)
         return
+    (job.folder / "summary.json").unlink(missing_ok=True)  # of fewer rounds
     write_json(job.folder / "settings.json", job.settings())
     checkpoint = job.folder / "checkpoint.safetensors"
     snapshot, records, rounds = None, Records(), Rounds()
     if checkpoint.exists():
-        snapshot = load_snapshot(checkpoint)
+        snapshot = load_snapshot(checkpoint, job.plan())
         # Records are written before the checkpoint: what is newer belongs to rounds that will be trained again.
-        records = Records(read_table(job.folder / "records.parquet"), snapshot.round)
+        records = Records(read_table(job.folder / "records.parquet"), snapshot.round, job.plan())
         rounds = Rounds(read_table(job.folder / "rounds.parquet"), snapshot.round)
         logger.info("%s goes on after round %d", job.folder, snapshot.round)
     saved = time.monotonic()
+    before, plan = snapshot or Snapshot(0, {}, {}, dict), job.plan()
+    # A last round may be scored only because it is the last; more rounds then go on as if it had not been.
+    decides = plan.select != "last" or plan.patience is not None
+    odd = decides and plan.rounds % plan.evaluate_every != 0
     with clients_of(job) as clients:
-        happened = federate(
-            job.entry.method, clients, job.module, job.plan(), average=job.entry.average, snapshot=snapshot
-        )
+        happened = federate(job.entry.method, clients, job.module, plan, average=job.entry.average, snapshot=snapshot)
         for round, now in happened:
             records.add(round, job.federation)
             rounds.add(round)
-            last = round.round == job.experiment.rounds or round.stopped
+            last = round.round == plan.rounds or round.stopped
             if last or time.monotonic() - saved > CHECKPOINT_SECONDS:
                 write_table(job.folder / "records.parquet", records.columns)
                 write_table(job.folder / "rounds.parquet", rounds.columns)
-                save_snapshot(checkpoint, now)
+                save_snapshot(checkpoint, now, before if odd and round.round == plan.rounds else None)
                 saved = time.monotonic()
+            before = now
             if progress:
                 progress(round.round)
     # A run resumed after its last round has nothing left to do but this.
@@ -183,9 +242,9 @@ def deployed(job: Job, client: int) -> nn.Module:
 class Records:
     """Scores by round and client, as the columns of a table."""
 
-    def __init__(self, columns: dict[str, list[Any]] | None = None, until: int = 0) -> None:
+    def __init__(self, columns: dict[str, list[Any]] | None = None, until: int = 0, plan: Plan | None = None) -> None:
         names = ("round", "client", "split", "model", "accuracy", "loss", "n")
-        self.columns = _until(columns, until) if columns else {n: [] for n in names}
+        self.columns = _until(columns, until, plan) if columns else {n: [] for n in names}
 
     def add(self, round: Round, federation: Federation) -> None:
         """Append the scores of a round; a metric that no earlier round had is a new column."""
@@ -219,6 +278,7 @@ class Rounds:
             self.columns[name].append(value)
 
 
-def _until(columns: dict[str, list[Any]], round: int) -> dict[str, list[Any]]:
-    keep = [i for i, r in enumerate(columns["round"]) if r <= round]
+def _until(columns: dict[str, list[Any]], round: int, plan: Plan | None = None) -> dict[str, list[Any]]:
+    """The rows up to a round; without those that were evaluated only because a shorter run ended there."""
+    keep = [i for i, r in enumerate(columns["round"]) if r <= round and (plan is None or plan.evaluated(r))]
     return {n: [values[i] for i in keep] for n, values in columns.items()}

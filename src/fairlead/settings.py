@@ -8,6 +8,7 @@ values, saved with every run, enough to run it again.
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -16,6 +17,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from fairlead.core import InputError, Training, nearest, require
 from fairlead.data import Scenario, owner_column, scenario
+from fairlead.data.files import table_files
+from fairlead.data.sources import EXAMPLES
 
 # The published settings, by the paper they come from; a scenario's own come after.
 PROTOCOLS: dict[str, dict[str, Any]] = {
@@ -39,10 +42,15 @@ def protocol_of(name: str | None) -> dict[str, Any]:
     return PROTOCOLS["default"] | PROTOCOLS["fedora"] | colour
 
 
+def _text(value: object) -> object:
+    return os.fspath(value) if isinstance(value, os.PathLike) else value
+
+
 def _numbers(value: object) -> object:
     return tuple(value.split(",")) if isinstance(value, str) else value
 
 
+Name = Annotated[str, BeforeValidator(_text)]
 Triple = Annotated[tuple[float, float, float], BeforeValidator(_numbers)]
 Counts = Annotated[tuple[int, int, int], BeforeValidator(_numbers)]
 
@@ -53,7 +61,7 @@ class Settings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
 
     scenario: str | None = Field(None, description="A preset; `fairlead scenarios` lists them.")
-    data: str | None = Field(None, description="Data set: a known name, a table, or a folder of tables.")
+    data: Name | None = Field(None, description="Data set: a known name, a table, or a folder of tables.")
     data_dir: Path | None = Field(None, description="Folder that holds data sets as parquet folders.")
     label: str | None = Field(None, description="Label column of a table; several yes/no labels as a,b,c.")
     column: str | None = Field(None, description="Column that names the owner of a sample, for --split column.")
@@ -142,23 +150,26 @@ def check(values: dict[str, Any]) -> Settings:
         first = error.errors()[0]
         key = str(first["loc"][0])
         hint = Settings.model_fields[key].description
-        raise InputError(f"setting {key}={values[key]!r}: {first['msg']}; expected: {hint}") from error
+        raise InputError(f"setting {key}={shown(values[key])}: {first['msg']}; expected: {hint}") from error
 
 
-def resolve(settings: Settings) -> Experiment:
-    """Fill in what was left out, and check the whole before any work."""
+def shown(value: object) -> str:
+    """A value for a sentence: plain ones as they are, others by their kind.
+
+    >>> shown("iid"), shown(object())
+    ("'iid'", 'an object of type object')
+    """
+    value = _text(value)
+    plain = isinstance(value, str | int | float | list | tuple | dict | None)
+    text = repr(value) if plain else ""
+    return text if plain and len(text) <= 60 else f"an object of type {type(value).__name__}"
+
+
+def resolve(settings: Settings, own: str | None = None) -> Experiment:
+    """Fill in what was left out, and check the whole before any work; `own` is the name of the caller's own samples."""
     given = {k: v for k, v in settings.model_dump().items() if v is not None}
-    who = {f.name for f in fields(Scenario)}
-    overrides = {k: v for k, v in given.items() if k in who}
-    name = settings.scenario or (None if settings.data else "rotated-digits")
-    if name is None:
-        owner = None if settings.data is None else owner_column(settings.data)
-        overrides = overrides if owner is None else {"column": owner} | overrides
-        if "column" in overrides:
-            overrides = {"split": "column", "clients": None} | overrides
-        chosen = Scenario(**overrides)
-    else:
-        chosen = scenario(name, **overrides)
+    name = settings.scenario or (None if settings.data or own else "rotated-digits")
+    chosen = _scenario(settings, name, own)
     plan = protocol_of(name) | given
     rounds = int(plan["rounds"])
     require(rounds >= 1, f"rounds must be >= 1, got {rounds}")
@@ -184,6 +195,7 @@ def resolve(settings: Settings) -> Experiment:
     unseen, newcomer_epochs = float(plan.get("unseen", 0.0)), int(plan.get("newcomer_epochs", 5))
     require(0 <= unseen < 1, f"unseen must be a share in [0, 1), got {unseen:g}; 0 lets everybody train")
     require(newcomer_epochs >= 1, f"newcomer_epochs must be >= 1, got {newcomer_epochs}")
+    _refuse_idle(given, chosen, training, unseen, own)
     return Experiment(
         name=name or "custom",
         scenario=chosen,
@@ -199,3 +211,44 @@ def resolve(settings: Settings) -> Experiment:
         unseen=unseen,
         newcomer_epochs=newcomer_epochs,
     )
+
+
+def _scenario(settings: Settings, name: str | None, own: str | None) -> Scenario:
+    """Whose data: the preset of that name, or a plain scenario, with what the user says replaced."""
+    who = {f.name for f in fields(Scenario)}
+    changes = {k: v for k, v in settings.model_dump().items() if v is not None and k in who}
+    if own is not None:
+        changes["data"] = own
+    owner = owner_column(changes["data"]) if name is None and own is None else None
+    if owner is not None:
+        changes = {"column": owner} | changes
+    if name is None and "column" in changes:
+        changes = {"split": "column"} | changes
+    # One client per value of the column, unless a number is given, here or by a preset.
+    alone = name is None or "clients" in settings.model_fields_set
+    if changes.get("split") == "column" and alone:
+        changes = {"clients": None} | changes
+    return Scenario(**changes) if name is None else scenario(name, **changes)
+
+
+def _refuse_idle(given: dict[str, Any], who: Scenario, how: Training, unseen: float, own: str | None) -> None:
+    """Refuse settings that change nothing: whoever gives one expects that it does."""
+    digits = who.data == "digits" and own is None
+    table = own is None and (who.data in EXAMPLES or bool(table_files(who.data)))
+    of_table = dict.fromkeys(("task", "positive", "drop", "numeric", "words"), (table, "a table"))
+    needs = {
+        "beta": (who.split == "dirichlet", "split 'dirichlet'"),
+        "classes_per_client": (who.split in ("pathological", "consecutive"), "split 'pathological' or 'consecutive'"),
+        "skew": (who.split == "quantity", "split 'quantity'"),
+        "column": (not digits and (table or who.split == "column"), "a table, or split 'column' and data with columns"),
+        "fractions": (who.samples is None, "a scenario that does not fix the samples of every client"),
+        "angle": (who.shift == "rotation", "shift 'rotation'"),
+        "decay": (how.schedule == "exponential", "schedule 'exponential'"),
+        "newcomer_epochs": (unseen > 0, "unseen clients (--unseen)"),
+        "data": (own is None, "no source of your own"),
+        "label": (own is None and not digits, "a table, or data in files with a label column"),
+        "data_dir": (own is None and not digits and not table, "data that lie in a folder by their name"),
+        "scaling": (table or own is not None, "a table"),
+    } | of_table
+    for key, (works, what) in needs.items():
+        require(key not in given or works, f"{key}={shown(given.get(key))} has no effect here: it needs {what}")

@@ -10,16 +10,18 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from filelock import FileLock
 
+from fairlead.catalogue import Entry as Parsed
 from fairlead.catalogue import check_options, parse
 from fairlead.checkpoint import read_json, read_table, write_json
 from fairlead.clients import Engine, choose, engine
 from fairlead.core import FairleadError, Federation
 from fairlead.data import Source
+from fairlead.identity import arithmetic, fingerprint
 from fairlead.metrics import summarise
 from fairlead.models import build
 from fairlead.reproduce.study import Cell, Computed, Entry, Key, Result, Study
@@ -156,7 +158,8 @@ class Workshop:
         entry = parse(cell.method, experiment.options)
         federation = self._built(experiment, seed)
         module = build(experiment.model, tuple(federation.train.x.shape[1:]), len(federation.classes), seed)
-        job = Job(folder, cell.method, entry, experiment, federation, module, engine("loop"), seed)
+        identity = _code(entry) | {"data": fingerprint(federation), "model": fingerprint(module)}
+        job = Job(folder, cell.method, entry, experiment, federation, module, engine("loop"), seed, identity)
         return replace(job, engine=self._engine(folder, job, cell))
 
     def _engine(self, folder: Path, job: Job, cell: Cell) -> Engine:
@@ -195,8 +198,12 @@ def _done(folder: Path, experiment: Experiment, cell: Cell, seed: int) -> bool:
     if not path.exists():
         return False
     name = str(read_json(path)["experiment"]["engine"])
-    blank: Any = None
-    return finished(Job(folder, cell.method, blank, experiment, blank, blank, engine(name), seed))
+    entry, blank = parse(cell.method, experiment.options), cast(Any, None)
+    return finished(Job(folder, cell.method, entry, experiment, blank, blank, engine(name), seed, _code(entry)))
+
+
+def _code(entry: Parsed) -> dict[str, str]:
+    return {"method": fingerprint(entry)} | arithmetic()
 
 
 def _read(folder: Path, experiment: Experiment) -> Result:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple, get_args
 
 from fairlead.core import InputError, nearest
+from fairlead.identity import digest
 
 Budget = Literal["quick", "standard", "full"]
 BUDGETS: tuple[Budget, ...] = get_args(Budget)
@@ -186,8 +185,3 @@ def numbers(text: str) -> list[list[float | None]]:
     """
     lines = [line.split() for line in text.strip().splitlines()]
     return [[None if word == "-" else float(word) for word in line] for line in lines]
-
-
-def digest(value: object) -> str:
-    """A short name for settings."""
-    return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()[:8]

@@ -1,0 +1,265 @@
+"""What a run was made from, as short texts: equal content gives equal text, in any process.
+
+Data count by the content of their tensors, a model by its architecture and initial weights, a method by its code: byte
+code, constants, defaults, closures and the globals it uses, those of its helpers too. Code of installed packages counts
+by name and file, the rest of this library by `ARITHMETIC`. What can be compared in none of these ways is unknown, and a
+run made from it is never reused. What a function reads from files or the network while it runs is not seen.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import dis
+import hashlib
+import json
+import platform
+import sys
+import types
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+# Raise it with every change that gives the same settings other numbers: older run folders are then refused.
+ARITHMETIC = 1
+UNKNOWN = "unknown: "
+# Method code that is looked into. The rest of the library stands behind ARITHMETIC.
+WALKED = ("fairlead.methods", "fairlead.servers", "fairlead.functional")
+MADE = {"__dict__", "__weakref__", "__doc__", "__module__", "__annotations__", "__annotate__", "__annotate_func__"}
+MADE |= {"__annotations_cache__", "__firstlineno__", "__static_attributes__", "__abstractmethods__", "_abc_impl"}
+NAMED = (
+    types.BuiltinFunctionType,
+    types.MethodDescriptorType,
+    types.WrapperDescriptorType,
+    types.MethodWrapperType,
+    types.GetSetDescriptorType,
+    types.MemberDescriptorType,
+    types.ClassMethodDescriptorType,
+)
+
+
+class _Unknown(Exception):
+    """Something that has no content to compare."""
+
+
+def fingerprint(thing: object) -> str:
+    """A short text that is the same for the same content; it begins with `UNKNOWN` where there is no telling.
+
+    >>> fingerprint(torch.zeros(2)) == fingerprint(torch.zeros(2)) != fingerprint(torch.ones(2))
+    True
+    >>> fingerprint(iter([1].append for _ in ())).startswith(UNKNOWN)
+    True
+    """
+    try:
+        return _Walk().of(thing, "").hex()[:16]
+    except _Unknown as found:
+        return f"{UNKNOWN}{found}"
+    except RecursionError:
+        return f"{UNKNOWN}it is nested too deeply to compare"
+
+
+def arithmetic() -> dict[str, str]:
+    """The versions that the bits of a result depend on."""
+    python = ".".join(platform.python_version_tuple()[:2])
+    return {"arithmetic": str(ARITHMETIC), "torch": str(torch.__version__), "python": python}
+
+
+def digest(value: object) -> str:
+    """A short name for plain settings."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()[:8]
+
+
+def _hash(*parts: bytes | str) -> bytes:
+    whole = hashlib.sha256()
+    for part in parts:
+        text = part.encode() if isinstance(part, str) else part
+        whole.update(len(text).to_bytes(8, "little"))
+        whole.update(text)
+    return whole.digest()
+
+
+@cache
+def _package(module: str) -> str | None:
+    """How code of an installed package is told apart: by its module and file. None for code to look into."""
+    root = module.partition(".")[0]
+    if root == "fairlead":
+        return None if module.startswith(WALKED) else module
+    if root in sys.stdlib_module_names and root != "__main__":
+        return module
+    file = getattr(sys.modules.get(module), "__file__", None) or getattr(sys.modules.get(root), "__file__", None)
+    if file is None or not {"site-packages", "dist-packages"} & set(Path(file).parts):
+        return None
+    version = str(getattr(sys.modules.get(root), "__version__", ""))
+    code = hashlib.sha256(Path(file).read_bytes()).hexdigest() if file.endswith(".py") else ""
+    return f"{module} {version} {code}"
+
+
+class _Walk:
+    """A hash of hashes, down to plain values; each object once, cycles by how far up they lead."""
+
+    def __init__(self) -> None:
+        self._done: dict[int, tuple[object, bytes]] = {}  # objects are kept, so that no other takes their id
+        self._open: dict[int, int] = {}
+
+    def of(self, thing: Any, path: str) -> bytes:
+        if thing is None or type(thing) in (bool, int, float, complex, str, bytes):
+            return _hash(type(thing).__name__, repr(thing))
+        key = id(thing)
+        if key in self._done:
+            return self._done[key][1]
+        if key in self._open:
+            return _hash("cycle", str(len(self._open) - self._open[key]))
+        self._open[key] = len(self._open)
+        try:
+            result = _hash(*self._parts(thing, path))
+        finally:
+            del self._open[key]
+        self._done[key] = (thing, result)
+        return result
+
+    def _parts(self, thing: Any, path: str) -> Iterator[bytes | str]:
+        if isinstance(thing, Tensor):
+            yield from self._tensor(thing, path)
+        elif isinstance(thing, np.ndarray):
+            yield from ("array", thing.dtype.str, str(thing.shape))
+            yield self.of(thing.tolist(), path) if thing.dtype == object else np.ascontiguousarray(thing).tobytes()
+        elif type(thing) in (list, tuple):
+            yield type(thing).__name__
+            yield from (self.of(x, path) for x in thing)
+        elif isinstance(thing, tuple) and hasattr(thing, "_fields"):
+            yield self.of(type(thing), path)
+            yield from (self.of(x, _inside(path, name)) for name, x in zip(thing._fields, thing, strict=True))
+        elif type(thing) in (set, frozenset):
+            yield "set"
+            yield from sorted(self.of(x, path) for x in thing)
+        elif isinstance(thing, dict | types.MappingProxyType) and type(thing).__module__ in ("builtins", "collections"):
+            yield "dict"
+            for key, value in thing.items():
+                yield from (self.of(key, path), self.of(value, _inside(path, key)))
+        elif dataclasses.is_dataclass(thing) and not isinstance(thing, type):
+            # The fields alone: what an object has computed and kept besides is no part of what it is.
+            yield self.of(type(thing), path)
+            for field in dataclasses.fields(thing):
+                yield from (field.name, self.of(getattr(thing, field.name), _inside(path, field.name)))
+        else:
+            yield from self._code(thing, path)
+
+    def _tensor(self, x: Tensor, path: str) -> Iterator[bytes | str]:
+        if x.layout != torch.strided or x.is_quantized or x.device.type == "meta":
+            raise _Unknown(f"a {x.layout} tensor on {x.device}{_at(path)}")
+        flat = x.detach().cpu().contiguous().flatten()
+        yield from ("tensor", str(x.dtype), str(tuple(x.shape)), str(x.requires_grad))
+        yield flat.view(torch.uint8).numpy().data if flat.numel() else b""  # type: ignore[misc]
+
+    def _code(self, thing: Any, path: str) -> Iterator[bytes | str]:
+        if isinstance(thing, types.ModuleType):
+            yield from ("module", _package(thing.__name__) or thing.__name__)
+        elif isinstance(thing, type):
+            yield from self._class(thing, path)
+        elif isinstance(thing, types.FunctionType):
+            yield from self._function(thing, path)
+        elif isinstance(thing, types.MethodType):
+            yield from ("method", self.of(thing.__func__, path), self.of(thing.__self__, path))
+        elif isinstance(thing, NAMED):
+            yield from ("builtin", str(getattr(thing, "__module__", "")), thing.__qualname__)
+            owner = getattr(thing, "__self__", None)
+            if owner is not None and not isinstance(owner, types.ModuleType | type):
+                yield self.of(owner, path)
+        elif isinstance(thing, types.CodeType):
+            counts = (thing.co_argcount, thing.co_posonlyargcount, thing.co_kwonlyargcount, thing.co_flags)
+            names = (thing.co_names, thing.co_varnames, thing.co_freevars, thing.co_cellvars)
+            yield from ("code", thing.co_code, thing.co_exceptiontable, repr(counts), repr(names))
+            yield self.of(thing.co_consts, path)
+        elif isinstance(thing, property):
+            yield "property"
+            yield from (self.of(f, path) for f in (thing.fget, thing.fset, thing.fdel))
+        elif isinstance(thing, staticmethod | classmethod):
+            yield from (type(thing).__name__, self.of(thing.__func__, path))
+        else:
+            yield from self._object(thing, path)
+
+    def _class(self, cls: type, path: str) -> Iterator[bytes | str]:
+        package = _package(cls.__module__)
+        yield from ("class", package or "", cls.__qualname__)
+        if package is None:
+            yield from (self.of(type(cls), path), self.of(cls.__bases__, path))
+            for name in sorted(vars(cls).keys() - MADE):
+                yield from (name, self.of(vars(cls)[name], _inside(path, name)))
+
+    def _function(self, f: types.FunctionType, path: str) -> Iterator[bytes | str]:
+        package = _package(f.__module__ or "__main__")
+        if package is not None:
+            yield from ("function", package, f.__qualname__)
+            if f.__closure__ is None:
+                return
+        yield from (
+            "function",
+            self.of(f.__code__, path),
+            self.of(f.__defaults__, path),
+            self.of(f.__kwdefaults__, path),
+        )
+        for name, cell in zip(f.__code__.co_freevars, f.__closure__ or (), strict=True):
+            try:
+                yield from (name, self.of(cell.cell_contents, _inside(path, name)))
+            except ValueError:  # a variable that is not set yet
+                yield name
+        if package is not None:
+            return
+        names, attributes = _globals(f.__code__, path)
+        for name in sorted(names & f.__globals__.keys()):
+            yield from (name, self._global(f.__globals__[name], attributes, _inside(path, name)))
+        yield self.of({n: v for n, v in vars(f).items() if n != "__wrapped__"}, path)
+
+    def _global(self, thing: Any, attributes: set[str], path: str) -> bytes:
+        """A global that a function uses; of a module of the user's own, what may be taken from it."""
+        if not isinstance(thing, types.ModuleType) or _package(thing.__name__) is not None:
+            return self.of(thing, path)
+        inside = vars(thing)
+        return _hash(*(_hash(n, self._global(inside[n], attributes, path)) for n in sorted(attributes & inside.keys())))
+
+    def _object(self, thing: Any, path: str) -> Iterator[bytes | str]:
+        """Anything else, by what `pickle` would keep of it; what it refuses has no content to compare."""
+        try:
+            reduced = thing.__reduce_ex__(4)
+        except Exception as error:
+            raise _Unknown(f"an object of type {type(thing).__qualname__}{_at(path)}") from error
+        yield self.of(type(thing), path)
+        if isinstance(reduced, str):
+            wrapped = getattr(thing, "__wrapped__", None)
+            yield from (reduced, self.of(wrapped, path))
+            return
+        # A function, its arguments, and maybe a state; then iterators over the items of a list and of a dict.
+        yield from (self.of(part, path) for part in reduced[:3])
+        yield from (self.of(None if items is None else list(items), path) for items in reduced[3:5])
+
+
+def _inside(path: str, name: object) -> str:
+    return f"{path}.{name}" if path else str(name)
+
+
+def _at(path: str) -> str:
+    return f" ({path})" if path else ""
+
+
+def _globals(code: types.CodeType, path: str) -> tuple[set[str], set[str]]:
+    """The globals a function reads, those of functions inside it too, and the attributes it may take from them."""
+    names: set[str] = set()
+    attributes = set(code.co_names)
+    for step in dis.get_instructions(code):
+        if step.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
+            names.add(str(step.argval))
+        elif step.opname == "IMPORT_NAME" and not _installed(str(step.argval)):
+            raise _Unknown(f"an import of '{step.argval}' while it runs{_at(path)}; import it at the top of the file")
+    for const in code.co_consts:
+        if isinstance(const, types.CodeType):
+            more, further = _globals(const, path)
+            names, attributes = names | more, attributes | further
+    return names, attributes
+
+
+def _installed(module: str) -> bool:
+    return module.partition(".")[0] == "fairlead" or (module in sys.modules and _package(module) is not None)
