@@ -73,6 +73,14 @@ def test_the_shell_completes(
     assert fairlead().stdout.split() == offered
 
 
+def test_data_shows_owners_columns_and_what_looks_wrong(fairlead: Command) -> None:
+    done = fairlead("data", "heart-disease", "--words", "cp", "--drop", "chol")
+    assert done.returncode == 0, done.stderr
+    for expected in ("740 rows", "switzerland", "one of 4 categories", "left out", "in one class"):
+        assert expected in done.stdout
+    assert fairlead("data", "heart-disease", "--drop", "cholesterol").returncode == 2
+
+
 def test_compare_prints_the_verdict_and_writes_a_page(fairlead: Command, tmp_path: Path) -> None:
     done = fairlead("compare", "fedavg", "fedrep+confree", *FAST, "--out", "here")
     assert done.returncode == 0, done.stderr

@@ -24,7 +24,7 @@ from rich.table import Table
 from fairlead import comparison as comparing
 from fairlead.catalogue import about
 from fairlead.core.errors import FairleadError, InputError, nearest, require
-from fairlead.data import ABOUT, PRESETS
+from fairlead.data import ABOUT, PRESETS, Survey, survey
 from fairlead.identity import digest
 from fairlead.methods import METHODS, WRAPPERS
 from fairlead.report import read_summary, verdict_lines, verdict_table, write_page
@@ -134,6 +134,22 @@ def run_command(
     settings = settings_from(read_config(config) | {k: v for k, v in options.items() if v not in (None, [])})
     folder = out or default_folder(settings, f"{method}-")
     execute([method], [whole("seed", seed, least=0)], folder, settings, fresh)
+
+
+@app.command(
+    name="data", epilog="Example: `fairlead data patients.csv --label outcome --column hospital --drop visit,notes`"
+)
+@with_settings
+def data_command(
+    file: Annotated[str, typer.Argument(help="A table, a folder of tables, or the name of a data set.")],
+    *,
+    config: Config = None,
+    **options: Any,
+) -> None:
+    """Show whose data it is, what is done with each column, and what looks wrong; nothing is trained."""
+    chosen = read_config(config) | {k: v for k, v in options.items() if v not in (None, [])} | {"data": file}
+    experiment = resolve(check(settings_from(chosen)))
+    show_data(survey(experiment.scenario, experiment.scenario.load(experiment.data_dir)))
 
 
 @app.command(epilog="Example: `fairlead resume runs/demo --rounds 80`")
@@ -314,6 +330,24 @@ def show(folder: Path) -> None:
     for line in verdict_lines(summary):
         console.print(escape(line), highlight=False)
     console.print(f"Report: {page}", highlight=False, soft_wrap=True)
+
+
+def show_data(found: Survey) -> None:
+    """Owners, columns and warnings on the terminal."""
+    console.print(escape(f"{found.name}: {found.rows:,} rows; to predict: {found.target}"), highlight=False)
+    owners = Table("owner", "rows", "what they hold")
+    for owner in found.owners:
+        mix = [f"{name}: {count:,}" for name, count in owner.get("classes", {}).items() if count]
+        mix = mix or [f"mean {owner['mean']:.4g}, deviation {owner['sd']:.4g}"]
+        owners.add_row(escape(owner["name"]), f"{owner['rows']:,}", escape(", ".join(mix)))
+    console.print(owners)
+    if found.columns:
+        columns = Table("column", "is", "empty", "what is done", "why")
+        for name, column in found.column_groups():
+            columns.add_row(*map(escape, (name, column["role"], str(column["missing"]), column["done"], column["why"])))
+        console.print(columns)
+    for sentence in found.warnings:
+        console.print(escape(f"Note: {sentence}."), highlight=False)
 
 
 class watch:

@@ -11,6 +11,7 @@ from fairlead.data.scenario import Scenario, describe
 from fairlead.data.shift import rotate
 from fairlead.data.source import Source, from_tensors
 from fairlead.data.sources import load, owner_column
+from fairlead.data.survey import Survey, survey
 
 __all__ = [
     "ABOUT",
@@ -18,6 +19,7 @@ __all__ = [
     "Preparation",
     "Scenario",
     "Source",
+    "Survey",
     "by_column",
     "consecutive",
     "describe",
@@ -32,4 +34,5 @@ __all__ = [
     "quantity",
     "rotate",
     "scenario",
+    "survey",
 ]

@@ -95,7 +95,7 @@ def find(name: str, cells: pd.Series, owners: NDArray[Any] | None = None, said: 
 def _of_numbers(name: str, known: pd.Series, missing: int, owners: NDArray[Any] | None) -> Column:
     values = known.to_numpy(np.float64)
     if set(np.unique(values)) <= {0.0, 1.0}:
-        return Column(name, "yes/no", missing, "0 or 1", "it holds 0 and 1", kept=True)
+        return _yes_no(name, missing, "it holds 0 and 1")
     found = _why_id(name, values, owners)
     return Column(name, "id", missing, "left out", found) if found else _number(name, missing, "numbers")
 
@@ -120,7 +120,7 @@ def _of_text(name: str, known: pd.Series, missing: int) -> Column:
     if {"train", "test"} <= {PARTS.get(key) for key in different} <= {"train", "validation", "test"}:
         return Column(name, "part", missing, "left out", "it divides the rows: --pool train tests on its test rows")
     if different <= {*YES, *NO}:
-        return Column(name, "yes/no", missing, "0 or 1", " and ".join(sorted(set(known.map(str)))[:4]), kept=True)
+        return _yes_no(name, missing, "it holds " + " and ".join(sorted(set(known.map(str)))[:4]))
     numbers = as_numbers(keys)
     rest = keys[numbers.isna()]
     if set(rest) <= set(_UNKNOWN) or (numbers.notna().mean() >= _MOSTLY and numbers.nunique() >= _MANY / 2):
@@ -138,11 +138,19 @@ def _of_text(name: str, known: pd.Series, missing: int) -> Column:
 
 
 def _number(name: str, missing: int, why: str) -> Column:
-    return Column(name, "number", missing, "standardised", why, kept=True)
+    return Column(name, "number", missing, _filled("standardised", missing), why, kept=True)
 
 
 def _date(name: str, missing: int, form: str, why: str) -> Column:
-    return Column(name, "date", missing, "days and the time of year", why, kept=True, form=form)
+    return Column(name, "date", missing, _filled("days and the time of year", missing), why, kept=True, form=form)
+
+
+def _yes_no(name: str, missing: int, why: str) -> Column:
+    return Column(name, "yes/no", missing, _filled("0 or 1", missing), why, kept=True)
+
+
+def _filled(done: str, missing: int) -> str:
+    return f"{done}; empty cells get the mean" if missing else done
 
 
 def _words(name: str, known: pd.Series, missing: int, why: str) -> Column:

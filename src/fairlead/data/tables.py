@@ -42,7 +42,7 @@ def read_table(files: Sequence[Path], how: Reading | None = None) -> Source:
     frame = read_frame(files, asked)
     labels, owner = _label_columns(name, frame, first), how.column or (OWNER if len(files) > 1 else None)
     _check_names(name, frame, labels, owner, how)
-    notes = _lacking(frame, files)
+    notes: list[str] = []
     rows = _complete(name, frame, [*labels, *([owner] if owner else [])], notes)
     frame = frame.iloc[rows].reset_index(drop=True)
     owners = None if owner is None else owner_values(frame[owner])
@@ -97,28 +97,14 @@ def _check_names(name: str, frame: pd.DataFrame, labels: list[str], owner: str |
             require(column not in (*labels, owner), f"--{option}: '{column}' is the label or the owner, not a feature")
 
 
-def _lacking(frame: pd.DataFrame, files: Sequence[Path]) -> list[str]:
-    """Say which owners' files lack a column that others have."""
-    if len(files) == 1 or OWNER not in frame.columns:
-        return []
-    empty = frame.drop(columns=OWNER).isna().groupby(frame[OWNER]).all()
-    return [
-        f"column '{column}' is empty for {', '.join(map(str, empty.index[empty[column]]))}"
-        for column in empty.columns
-        if empty[column].any() and not empty[column].all()
-    ]
-
-
 def _complete(name: str, frame: pd.DataFrame, needed: list[str], notes: list[str]) -> NDArray[np.int64]:
     """The rows that have a label and an owner."""
     lost = frame[needed].isna()
     for column in needed:
         count = int(lost[column].sum())
         if count:
-            notes.append(
-                f"{count} rows are left out because their '{column}' is empty, the first of them row "
-                f"{int(lost[column].to_numpy().argmax()) + 1}"
-            )
+            first = int(lost[column].to_numpy().argmax()) + 1
+            notes.append(f"rows left out because '{column}' is empty: {count}, the first of them row {first}")
     rows = np.flatnonzero(~lost.any(axis=1).to_numpy())
     require(len(rows) > 0, f"{name}: {' and '.join(needed)} are empty in every row")
     return rows.astype(np.int64)
@@ -140,7 +126,8 @@ def _role(name: str, cells: pd.Series, labels: list[str], owner: str | None) -> 
     if name in labels:
         return Column(name, "label", int(cells.isna().sum()), "predicted", "you said so")
     if name == owner:
-        return Column(name, "owner", int(cells.isna().sum()), "says whose row it is", "you said so")
+        why = "the name of the file" if name == OWNER else "you said so"
+        return Column(name, "owner", int(cells.isna().sum()), "says whose row it is", why)
     return None
 
 

@@ -1,0 +1,230 @@
+"""What somebody should know of the data before training: owners, columns, and what looks wrong, as sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+from sklearn.metrics import balanced_accuracy_score, r2_score
+from sklearn.model_selection import KFold, StratifiedKFold
+from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
+
+from fairlead.core.types import Federation
+from fairlead.data.folds import FEWEST
+from fairlead.data.partition import Index
+from fairlead.data.scenario import Scenario
+from fairlead.data.source import Source
+
+_FEW = 20  # rows, below which hardly anything can be said about an owner
+_RARE = 0.05  # share of a class's rows
+_LOPSIDED = 0.9  # share of an owner's rows in one class
+_SURE = 0.99  # score by which a single column gives the label away
+_LOOK = 3000  # rows that are looked at for it
+_ENOUGH = 30  # rows without which nothing is said about it
+
+
+@dataclass(frozen=True)
+class Survey:
+    """The data in plain values, for the terminal and the page."""
+
+    name: str
+    rows: int
+    target: str  # what is predicted, in words
+    owners: tuple[dict[str, Any], ...]  # name, rows, and classes with their counts or mean and deviation
+    columns: tuple[dict[str, Any], ...]  # name, role, missing, done, why, kept; empty if the data is no table
+    warnings: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values, for a file."""
+        return asdict(self)
+
+    def column_groups(self) -> list[tuple[str, dict[str, Any]]]:
+        """Columns for a table that people read: four or more neighbours that are treated alike make one line."""
+        lines: list[tuple[str, dict[str, Any]]] = []
+        for _, group in groupby(self.columns, key=lambda c: (c["role"], c["missing"], c["done"], c["why"])):
+            alike = list(group)
+            if len(alike) > 3:
+                lines.append((f"{alike[0]['name']} to {alike[-1]['name']} ({len(alike)} columns)", alike[0]))
+            else:
+                lines += [(column["name"], column) for column in alike]
+        return lines
+
+
+def survey(scenario: Scenario, source: Source, federation: Federation | None = None) -> Survey:
+    """Look at a scenario's data; `federation` is what it builds, if that is at hand."""
+    federation = scenario.build(0, source=source) if federation is None else federation
+    names = federation.names or tuple(str(k) for k in range(federation.clients))
+    owned = _owned(source, federation)
+    columns = () if source.table is None else tuple(column.to_json() for column in source.table.columns)
+    warnings = [*(source.table.notes if source.table else ()), *federation.notes]
+    warnings += _few_rows(names, owned)
+    if source.classes and source.y.dim() == 1:
+        warnings += [*_one_class(source, names, owned), *_rare_classes(source)]
+    if source.table is not None:
+        warnings += [*_empty_columns(source, names, owned), *_twice(source, names, owned), *_giveaways(source)]
+    return Survey(
+        source.name,
+        sum(map(len, owned)),
+        _target(source),
+        tuple({"name": name, "rows": len(rows)} | _mix(source, rows) for name, rows in zip(names, owned, strict=True)),
+        columns,
+        tuple(warnings),
+    )
+
+
+def _owned(source: Source, federation: Federation) -> list[Index]:
+    """The samples of each client, whatever part they are in."""
+    splits = (federation.train, federation.validation, federation.test)
+    owned = []
+    for k in range(federation.clients):
+        rows = torch.cat([s.rows[s.starts[k] : s.starts[k + 1]] for s in splits]).numpy()
+        owned.append(rows if source.table is None else np.searchsorted(source.table.rows, rows))
+    return owned
+
+
+def _target(source: Source) -> str:
+    label = "" if source.table is None else f"'{', '.join(source.table.labels)}', "
+    if not source.classes:
+        return f"{label}a quantity"
+    listing = ", ".join(source.classes[:10]) + (", ..." if len(source.classes) > 10 else "")
+    kind = "one of" if source.y.dim() == 1 else "yes or no for each of"
+    return f"{label}{kind} {len(source.classes)}{' classes' if source.y.dim() == 1 else ''}: {listing}"
+
+
+def _mix(source: Source, rows: Index) -> dict[str, Any]:
+    y = source.y.numpy()[rows]
+    if not source.classes:
+        return {"mean": float(y.mean()), "sd": float(y.std())}
+    counts = np.bincount(y, minlength=len(source.classes)) if y.ndim == 1 else y.sum(0).astype(np.int64)
+    return {"classes": dict(zip(source.classes, counts.tolist(), strict=True))}
+
+
+def _few_rows(names: Sequence[str], owned: Sequence[Index]) -> list[str]:
+    few = [f"{name} ({len(rows)})" for name, rows in zip(names, owned, strict=True) if FEWEST <= len(rows) < _FEW]
+    if not few:
+        return []
+    who = _count(len(few), "owner has", "owners have")
+    return [f"{who} fewer than {_FEW} rows, too few to be sure of much: {_some(few)}"]
+
+
+def _one_class(source: Source, names: Sequence[str], owned: Sequence[Index]) -> list[str]:
+    y = source.y.numpy()
+    single, lopsided = [], []
+    for name, rows in zip(names, owned, strict=True):
+        counts = np.bincount(y[rows], minlength=len(source.classes))
+        share, most = counts.max() / max(counts.sum(), 1), source.classes[int(counts.argmax())]
+        if share == 1:
+            single.append(f"{name} (all '{most}')")
+        elif share >= _LOPSIDED:
+            lopsided.append(f"{name} ({share:.0%} '{most}')")
+    said = []
+    if single:
+        said.append(f"{_count(len(single), 'owner has', 'owners have')} rows of one class alone: {_some(single)}")
+    if lopsided:
+        said.append(
+            f"{_count(len(lopsided), 'owner has', 'owners have')} nearly all rows in one class, so that accuracy says "
+            f"little there: {_some(lopsided)}"
+        )
+    return said
+
+
+def _rare_classes(source: Source) -> list[str]:
+    counts = np.bincount(source.y.numpy(), minlength=len(source.classes))
+    share = counts / counts.sum()
+    rare = [f"'{source.classes[i]}' ({share[i]:.1%}, {counts[i]} rows)" for i in np.flatnonzero(share < _RARE)]
+    if not rare or len(source.classes) > 1 / _RARE:
+        return []
+    return [f"rare: {_some(rare)}; accuracy says little about such a class, balanced accuracy and AUROC do"]
+
+
+def _empty_columns(source: Source, names: Sequence[str], owned: Sequence[Index]) -> list[str]:
+    """Columns that an owner never fills."""
+    assert source.table is not None
+    kept = [column.name for column in source.table.columns if column.kept]
+    empty = np.isnan(source.raw.numpy())
+    never = np.stack([empty[rows].all(0) for rows in owned])
+    return [
+        f"'{kept[i]}' is empty in all rows of {_some([names[k] for k in np.flatnonzero(never[:, i]).tolist()])}"
+        for i in np.flatnonzero(never.any(0))
+    ]
+
+
+def _twice(source: Source, names: Sequence[str], owned: Sequence[Index]) -> list[str]:
+    """Rows that are the same in every cell: with another owner's, and with one's own."""
+    codes = source.raw.numpy()
+    values = max(len(np.unique(column)) for column in codes.T)
+    if values <= _FEW:
+        return []  # with so few values, rows are equal by chance
+    chance = "; with so few different values this can be chance" if values < len(codes) / 10 else ""
+    rows = np.concatenate(owned)
+    frame = pd.DataFrame(np.column_stack([codes[rows], source.y.numpy().reshape(len(codes), -1)[rows]]))
+    owner = np.repeat(np.arange(len(owned)), [len(part) for part in owned])
+    same = frame.groupby(list(frame.columns), dropna=False, sort=False).ngroup().to_numpy()
+    owners_of = pd.Series(owner).groupby(same).transform("nunique").to_numpy()
+    across = owners_of > 1
+    said = []
+    if across.any():
+        who = [names[k] for k in np.unique(owner[across])]
+        equal = f"{int(across.sum())} rows are the same, cell by cell, as a row of another owner"
+        said.append(f"{equal} ({_some(who)}){chance}")
+    within = pd.DataFrame({"same": same, "owner": owner}).duplicated(keep=False).to_numpy()
+    if within.any():
+        said.append(
+            f"{int(within.sum())} rows occur more than once with their owner; copies may fall into train and test rows"
+            + chance
+        )
+    return said
+
+
+def _giveaways(source: Source) -> list[str]:
+    """Columns that predict the label almost without error all by themselves."""
+    assert source.table is not None
+    if source.y.dim() > 1 or len(source) < _ENOUGH:
+        return []
+    rows = np.random.default_rng(0).permutation(len(source))[:_LOOK]
+    y = source.y.numpy()[rows]
+    label = source.table.labels[0]
+    kept = [column for column in source.table.columns if column.kept]
+    scores = {c.name: _alone(source.raw.numpy()[rows, i], y, bool(source.classes)) for i, c in enumerate(kept)}
+    measure = "balanced accuracy" if source.classes else "R2"
+    return [
+        f"'{name}' alone predicts '{label}' almost without error ({measure} {score:.3f} in cross-validation): if it is "
+        f"made from '{label}' or only known after it, leave it out with --drop {name}; if it is known before, keep it"
+        for name, score in scores.items()
+        if score >= _SURE
+    ]
+
+
+def _alone(values: NDArray[np.float64], y: NDArray[Any], classes: bool) -> float:
+    """How well a small tree predicts from one column, on rows it has not seen."""
+    x = values[:, None]
+    if classes:
+        counts = np.bincount(y)
+        known = counts[y] >= 3
+        x, y = x[known], y[known]
+        if len(np.unique(y)) < 2:
+            return 0.0
+        tree: Any = DecisionTreeClassifier(max_leaf_nodes=max(8, 2 * len(counts)), random_state=0)
+        folds, score = StratifiedKFold(3), balanced_accuracy_score
+    else:
+        tree, folds, score = DecisionTreeRegressor(min_samples_leaf=3, random_state=0), KFold(3), r2_score
+    found = []
+    for train, test in folds.split(x, y):
+        found.append(float(score(y[test], tree.fit(x[train], y[train]).predict(x[test]))))
+        if found[-1] < _SURE - 0.03:
+            break  # most columns are far from it, and one look tells
+    return float(np.mean(found))
+
+
+def _count(n: int, one: str, more: str) -> str:
+    return f"{n} {one if n == 1 else more}"
+
+
+def _some(items: Sequence[str]) -> str:
+    return ", ".join(items[:8]) + (f" and {len(items) - 8} more" if len(items) > 8 else "")

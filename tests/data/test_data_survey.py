@@ -1,0 +1,127 @@
+"""What looks wrong in a table is said before training, and what is all right is not."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fairlead.data import Scenario, scenario, survey
+
+
+@pytest.fixture
+def look(tmp_path):
+    """A function that writes a table and surveys it."""
+
+    def survey_of(frame, **fields):
+        frame.to_csv(tmp_path / "t.csv", index=False)
+        plan = Scenario(data=str(tmp_path / "t.csv"), column="site", split="column", clients=None, **fields)
+        return survey(plan, plan.load())
+
+    return survey_of
+
+
+def sound(n=300, seed=0):
+    """A table with nothing wrong: three sites, one strong and honest predictor."""
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=n)
+    return pd.DataFrame(
+        {
+            "site": np.array(["a", "b", "c"])[np.arange(n) % 3],
+            "strong": (x + 0.4 * rng.normal(size=n)).round(4),
+            "weak": rng.normal(size=n).round(4),
+            "label": (x > 0).astype(int),
+        }
+    )
+
+
+def test_a_sound_table_has_no_warnings(look):
+    found = look(sound())
+    assert found.warnings == ()
+    assert (found.rows, found.target) == (300, "'label', one of 2 classes: 0, 1")
+    assert [owner["name"] for owner in found.owners] == ["a", "b", "c"]
+    assert sum(sum(owner["classes"].values()) for owner in found.owners) == 300
+    assert [column["role"] for column in found.columns] == ["owner", "number", "number", "label"]
+    assert json.loads(json.dumps(found.to_json()))["rows"] == 300
+
+
+def warned(found, text):
+    return [sentence for sentence in found.warnings if text in sentence]
+
+
+@pytest.mark.parametrize("kind", ["copy", "words", "noisy", "missing"])
+def test_a_column_that_gives_the_label_away(look, kind):
+    frame = sound()
+    rng = np.random.default_rng(1)
+    frame["leak"] = {
+        "copy": frame["label"] * 7 + 3,
+        "words": np.where(frame["label"] == 1, "treated", "sent home"),
+        "noisy": frame["label"] + rng.normal(0, 0.1, len(frame)),
+        "missing": np.where(frame["label"] == 1, rng.normal(size=len(frame)).round(4), np.nan),
+    }[kind]
+    (sentence,) = look(frame).warnings
+    assert sentence.startswith("'leak' alone predicts 'label' almost without error (balanced accuracy ")
+    assert "leave it out with --drop leak" in sentence
+
+
+def test_a_column_that_gives_a_quantity_away(look):
+    frame = sound().drop(columns="label")
+    frame["label"] = frame["strong"] * 3 + frame["weak"]
+    assert not warned(look(frame), "alone predicts")
+    frame["pounds"] = (frame["label"] * 2.2 + 1).round(3)
+    assert warned(look(frame), "'pounds' alone predicts 'label'")
+
+
+def test_owners_with_one_class_few_rows_or_an_empty_column(look):
+    frame = sound()
+    frame.loc[frame["site"] == "a", "label"] = 1
+    frame = frame[(frame["site"] != "b") | (np.arange(300) < 30)]
+    frame.loc[frame["site"] == "c", "weak"] = np.nan
+    extra = frame.head(2).assign(site="d", strong=[9.0, 8.0])
+    found = look(pd.concat([frame, extra]))
+    assert warned(found, "1 owner has rows of one class alone: a (all '1')")
+    assert warned(found, "1 owner has fewer than 20 rows, too few to be sure of much: b (10)")
+    assert warned(found, "'weak' is empty in all rows of c")
+    assert warned(found, "so they take no part: d (2)")
+
+
+def test_rows_that_are_there_twice(look):
+    frame = sound()
+    copies = frame.head(6).assign(site="c")
+    (sentence,) = look(pd.concat([frame, copies[copies.index % 3 != 2]])).warnings
+    assert sentence == "8 rows are the same, cell by cell, as a row of another owner (a, b, c)"
+    (sentence,) = look(pd.concat([frame, frame.head(5)])).warnings
+    assert sentence.startswith("10 rows occur more than once with their owner")
+    coarse = sound().assign(strong=lambda f: f["strong"].round(0), weak=lambda f: f["weak"].round(0))
+    assert not warned(look(coarse), "rows are the same")  # whole numbers of few values are equal by chance
+
+
+def test_rare_classes(look):
+    frame = sound()
+    frame["label"] = np.where(np.arange(300) % 33 == 0, "yes", "no")
+    found = look(frame)
+    assert warned(found, "rare: 'yes' (3.3%, 10 rows); accuracy says little")
+    assert warned(found, "3 owners have nearly all rows in one class") == []  # each 33rd row is site a's
+    assert warned(found, "1 owner has nearly all rows in one class")
+
+
+def test_columns_that_are_treated_alike_make_one_line(look):
+    frame = sound().assign(**{f"m{i}": np.random.default_rng(i).normal(size=300) for i in range(6)})
+    lines = [name for name, _ in look(frame).column_groups()]
+    assert lines == ["site", "strong", "weak", "label", "m0 to m5 (6 columns)"]
+
+
+def test_images_have_owners_and_no_columns():
+    plan = scenario("rotated-digits", clients=4)
+    found = survey(plan, plan.load())
+    assert found.columns == ()
+    assert found.rows == 1797
+    assert len(found.owners) == 4
+
+
+def test_a_quantity(look):
+    frame = sound().assign(label=lambda f: (f["weak"] + f["strong"]).round(2))
+    found = look(frame)
+    assert found.target == "'label', a quantity"
+    assert found.owners[0]["sd"] == pytest.approx(frame[frame["site"] == "a"]["label"].std(ddof=0))
+    assert warned(found, "predicted as a quantity")
