@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,22 +15,10 @@ from safetensors.torch import save_file
 
 from fairlead.clients import KEPT
 from fairlead.core import Named, Plan, RunError
+from fairlead.core.files import atomically
 from fairlead.rounds import Best, Snapshot
 
 FORMAT = "2"
-
-
-def atomically(path: Path, write: Callable[[Path], object]) -> None:
-    """Write beside the file, flush to the disk, then swap: a reader sees the old file or the new one, whole."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.partial")  # always the same, so that a kill leaves nothing for good
-    try:
-        write(temporary)
-        with temporary.open("rb+") as file:
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def write_json(path: Path, value: object) -> None:

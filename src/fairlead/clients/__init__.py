@@ -1,6 +1,7 @@
 """The clients, behind one door: the round loop knows `Clients` and nothing else of them.
 
-`InProcess` has all clients in this process. An engine says how their work is laid out over the machine:
+`Remote` reaches them by messages of bytes, which `Node`s answer, each one client on a machine of its own. `InProcess`
+has all clients in this process, and an engine says how their work is laid out over the machine:
 
 | name | clients at a time | worker threads |
 | --- | --- | --- |
@@ -17,7 +18,9 @@ from fairlead.clients.auto import choose
 from fairlead.clients.door import Answer, Clients, Greeting, Saved, payload
 from fairlead.clients.exchange import Exchange, first_state, scored, wrapped
 from fairlead.clients.inprocess import KEPT, InProcess, check_models
+from fairlead.clients.node import Node, only, placed
 from fairlead.clients.pool import ENGINES, Engine, Pool, engine
+from fairlead.clients.remote import Remote
 from fairlead.clients.states import States, StateStore
 
 __all__ = [
@@ -29,7 +32,9 @@ __all__ = [
     "Exchange",
     "Greeting",
     "InProcess",
+    "Node",
     "Pool",
+    "Remote",
     "Saved",
     "StateStore",
     "States",
@@ -37,7 +42,9 @@ __all__ = [
     "choose",
     "engine",
     "first_state",
+    "only",
     "payload",
+    "placed",
     "scored",
     "wrapped",
 ]

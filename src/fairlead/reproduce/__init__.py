@@ -10,8 +10,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fairlead.checkpoint import atomically, write_json
+from fairlead.checkpoint import write_json
 from fairlead.core import InputError, nearest, require
+from fairlead.core.files import atomically
 from fairlead.reproduce import confree, fedora, fedora_costs, fedora_released, fedres, plgu
 from fairlead.reproduce import table as tables
 from fairlead.reproduce.cells import Found, Progress, collect, table_of

@@ -1,0 +1,166 @@
+"""One client on a machine of its own: its samples, states and models stay there, in a folder of its own.
+
+A node is asked with bytes and answers with bytes; whatever carries them is none of its business. It holds the state of
+the round that the server stands on and its newest one, so that a message that comes twice, a reply that is lost and a
+server that starts again from its checkpoint change nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import nn
+
+from fairlead.clients.exchange import NOT_FINITE, Exchange, finite, first_state, outputs, wrapped
+from fairlead.clients.pool import Work, engine
+from fairlead.clients.wire import Ask, Reply, pack, pack_reply, unpack_ask
+from fairlead.core.errors import FairleadError, RunError, require
+from fairlead.core.files import atomically
+from fairlead.core.layout import Layout
+from fairlead.core.plan import Plan
+from fairlead.core.task import SplitName
+from fairlead.core.training import Training
+from fairlead.core.types import Federation, Method, Named, Split
+
+SPLITS: tuple[SplitName, ...] = ("train", "validation", "test")
+
+
+class Node:
+    """A client's side of the door.
+
+    `federation` has as many clients as take part, of which only `client` has samples (see `placed`). The method, the
+    module, the training and the plan are the same on all nodes and at the server.
+    """
+
+    def __init__(
+        self,
+        client: int,
+        federation: Federation,
+        training: Training,
+        method: Method,
+        module: nn.Module,
+        plan: Plan,
+        folder: Path,
+    ) -> None:
+        require(0 <= client < federation.clients, f"client must lie in 0..{federation.clients - 1}, got {client}")
+        module = wrapped(method, module, plan.seed)
+        self._client, self._federation, self._folder = client, federation, folder
+        self._exchange = Exchange(method, plan, ("test",))
+        self._first = first_state(method, module)
+        self._pool = engine("loop").start(module, Layout(module), federation, training, plan.seed)
+
+    def answer(self, request: bytes) -> bytes:
+        """The answer to a question of the server; the same again if the question comes again."""
+        ask, message = unpack_ask(request)
+        try:
+            require(ask.client == self._client, f"a message for client {ask.client} came to client {self._client}")
+            plain = Path(ask.run).name == ask.run and ask.run not in ("", "..")
+            require(plain, f"run '{ask.run}' is no name for a folder; use letters, digits, - and _")
+            return pack_reply(self._answer(ask, message))
+        except FairleadError as error:
+            return pack_reply(Reply(ask, {}, f"answer is an error: {error}"))
+
+    def close(self) -> None:
+        """End the worker thread."""
+        self._pool.close()
+
+    def _answer(self, ask: Ask, message: Named) -> Reply:
+        if ask.what == "greet":
+            return Reply(ask, self._greet(ask))
+        if ask.what == "outputs":
+            models = self._read(ask, "model", ask.round)
+            return Reply(ask, self._do(partial(outputs, ask.split), 0, models, {})[1])
+        if ask.what == "join":
+            return Reply(ask, self._do(self._exchange.join, ask.round, self._first, message)[1])
+        if ask.what == "train":
+            return self._train(ask, message)
+        state = self._first if ask.what == "newcomers" else self._caught_up(ask)
+        exchange = replace(self._exchange, splits=ask.splits)
+        work = exchange.newcomers if ask.what == "newcomers" else exchange.score
+        models, metrics = self._do(work, ask.round, state, message)
+        self._write(ask, "model", ask.round, models, {ask.round, *ask.models})
+        return Reply(ask, metrics)
+
+    def _greet(self, ask: Ask) -> Named:
+        sizes = {
+            f"samples.{split}": getattr(self._federation, split).sizes[[self._client]][:, None] for split in SPLITS
+        }
+        hello = self._do(self._exchange.greet, 0, {}, {})[1] if ask.hello else {}
+        return sizes | {f"hello.{n}": x for n, x in hello.items()}
+
+    def _train(self, ask: Ask, message: Named) -> Reply:
+        state, reply = self._do(self._exchange.train, ask.round, self._state(ask, ask.base), message)
+        if not bool(finite([*state.values(), *reply.values()], 1)):
+            return Reply(ask, {}, NOT_FINITE)
+        self._write(ask, "state", ask.round, state, {ask.base, ask.round, *ask.states})
+        return Reply(ask, reply)
+
+    def _caught_up(self, ask: Ask) -> Named:
+        """The state after the rounds that the server left to the client alone; one that diverges counts for nothing."""
+        state = self._state(ask, ask.base)
+        for round in ask.alone:
+            after, _ = self._do(self._exchange.train, round, state, {})
+            state = after if bool(finite(list(after.values()), 1)) else state
+        if ask.alone:
+            self._write(ask, "state", ask.alone[-1], state, {ask.base, ask.alone[-1], *ask.states})
+        return state
+
+    def _do(self, work: Work, round: int, state: Named, message: Named) -> tuple[Named, Named]:
+        return self._pool.map(work, torch.tensor([self._client]), round, state, message)
+
+    def _state(self, ask: Ask, round: int) -> Named:
+        return self._read(ask, "state", round) if round else self._first
+
+    def _path(self, ask: Ask, kind: str, round: int) -> Path:
+        return self._folder / ask.run / f"{kind}-{round:09d}.safetensors"
+
+    def _read(self, ask: Ask, kind: str, round: int) -> Named:
+        path = self._path(ask, kind, round)
+        try:
+            return load_file(path)
+        except (SafetensorError, OSError) as error:
+            # Without the reason: the server need not know this machine's paths.
+            raise RunError(f"client {self._client} has no {kind} of round {round} of run {ask.run}") from error
+
+    def _write(self, ask: Ask, kind: str, round: int, rows: Named, needed: set[int]) -> None:
+        """Keep the rows, and forget what neither this answer nor the server needs any more."""
+        data = pack(rows)
+        atomically(self._path(ask, kind, round), lambda path: path.write_bytes(data))
+        for path in self._path(ask, kind, round).parent.glob(f"{kind}-*.safetensors"):
+            if int(path.stem.removeprefix(f"{kind}-")) not in needed:
+                path.unlink()
+
+
+def placed(own: Federation, client: int, clients: int) -> Federation:
+    """One client's samples, `own`, as those of client number `client` among `clients`, of whom the others have none.
+
+    >>> one = Split(torch.zeros(3, 2), torch.zeros(3), torch.tensor([0, 3]))
+    >>> placed(Federation(one, one, one, ()), 1, 4).train.sizes.tolist()
+    [0, 3, 0, 0]
+    """
+    require(own.clients == 1, f"a node holds the samples of one client, got those of {own.clients}")
+    names = own.names and tuple(own.names[0] if k == client else "" for k in range(clients))
+
+    def moved(split: Split) -> Split:
+        after = torch.arange(clients + 1) > client
+        return Split(split.x, split.y, after * len(split.y))
+
+    return Federation(moved(own.train), moved(own.validation), moved(own.test), own.classes, names)
+
+
+def only(federation: Federation, client: int) -> Federation:
+    """One client's samples out of a federation's, as a federation of one."""
+
+    def taken(split: Split) -> Split:
+        x, y = split.client(client)
+        return Split(x.clone(), y.clone(), torch.tensor([0, len(y)]))
+
+    names = federation.names[client : client + 1]
+    return Federation(
+        taken(federation.train), taken(federation.validation), taken(federation.test), federation.classes, names
+    )

@@ -1,0 +1,196 @@
+"""Clients on other machines, as the server sees them: bytes out, bytes back, and nothing that came is trusted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from fairlead.clients.door import Answer, Greeting, Saved
+from fairlead.clients.exchange import NOT_FINITE, Exchange, finite, first_state, gradient_samples, outputs
+from fairlead.clients.node import SPLITS
+from fairlead.clients.pool import Pool, Work, engine
+from fairlead.clients.wire import Ask, Reply, pack_ask, row_for, unpack_reply
+from fairlead.core.errors import EngineError, FairleadError
+from fairlead.core.layout import Layout
+from fairlead.core.plan import Plan
+from fairlead.core.task import SplitName
+from fairlead.core.training import Training
+from fairlead.core.types import Federation, Method, Named
+
+Send = Callable[[dict[int, bytes]], Mapping[int, bytes]]  # a question for each client -> the answers that came
+Shapes = dict[str, tuple[tuple[int, ...], torch.dtype]]  # of one client's row, by name
+
+
+class Remote:
+    """The implementation of `Clients` for nodes: each has a `Node`, and `send` carries questions and answers.
+
+    `made_up` has a few samples of client 0, invented, of the shapes that all clients' have: the server rehearses every
+    question with them and refuses answers of other names, shapes or types. `run` names this run at the nodes. Where a
+    method neither sends nor wants anything (LOCAL), rounds of training wait for the next scores and are then asked for
+    together: a client trains them alone.
+    """
+
+    def __init__(self, send: Send, made_up: Federation, training: Training, run: str) -> None:
+        self.count = made_up.clients
+        self._send, self._made_up, self._training, self._run = send, made_up, training, run
+
+    def start(self, method: Method, module: nn.Module, plan: Plan) -> None:
+        """Get ready for a run; nothing is sent yet."""
+        self._method, self._plan = method, plan
+        self._first, self._params = first_state(method, module), Layout(module).read(module)
+        self._known: dict[tuple[object, ...], Shapes] = {}  # what was rehearsed
+        self._exchange = Exchange(method, plan, ("validation", "test"))
+        self._pool: Pool = engine("loop").start(module, Layout(module), self._made_up, self._training, plan.seed)
+        self._base = torch.zeros(self.count, dtype=torch.int64)  # after which round each client's state counts
+        self._pending = torch.zeros(0, 2, dtype=torch.int64)  # clients and rounds that wait
+        self._kept = 0  # the round whose models are to be deployed
+        self._saved: list[tuple[Tensor, int]] = []  # base and kept round of the last two checkpoints
+
+    def greet(self, hello: bool) -> Greeting:
+        """Everybody's number of samples, and what the method's `hello` makes; all must answer."""
+        wanted: Shapes = {f"samples.{split}": ((1,), torch.int64) for split in SPLITS}
+        if hello:
+            wanted |= {f"hello.{n}": shape for n, shape in self._rehearsed(self._exchange.greet, {}).items()}
+        answer = self._ask(Ask(self._run, "greet", hello=hello), torch.arange(self.count), {}, wanted)
+        _all_of(answer)
+        samples = {split: answer.rows[f"samples.{split}"][:, 0] for split in SPLITS}
+        self._sizes = samples
+        if not bool(samples["validation"].any()):
+            self._exchange = replace(self._exchange, splits=("test",))
+        rows = {n.removeprefix("hello."): x for n, x in answer.rows.items() if n.startswith("hello.")}
+        return Greeting(samples, rows)
+
+    def train(self, ids: Tensor, round: int, message: Named) -> Answer:
+        """A round of these clients; who does not answer soundly goes on from the state it had before."""
+        wanted = self._rehearsed(self._exchange.train, message)
+        samples = partial(gradient_samples, self._training)
+        if not message and not wanted:
+            self._pending = torch.cat([self._pending, torch.stack([ids, torch.full_like(ids, round)], 1)])
+            return Answer(ids, {}, {}, samples(self._sizes["train"][ids]))
+        answer = self._ask(Ask(self._run, "train", round), ids, message, wanted)
+        sound = finite(list(answer.rows.values()), len(answer.ids))
+        absent = dict(answer.absent) | dict.fromkeys(answer.ids[~sound].tolist(), NOT_FINITE)
+        ids, rows = answer.ids[sound], {n: x[sound] for n, x in answer.rows.items()}
+        self._base = self._base.index_fill(0, ids, round)
+        return Answer(ids, rows, absent, samples(self._sizes["train"][ids]))
+
+    def score(self, ids: Tensor, round: int, message: Named) -> Answer:
+        """Metrics of the models these clients would deploy now."""
+        wanted = self._rehearsed(self._exchange.score, message)
+        answer = self._ask(Ask(self._run, "score", round), ids, message, wanted)
+        for k in answer.ids.tolist():
+            alone = self._alone(k)
+            if alone:
+                self._base = self._base.index_fill(0, torch.tensor([k]), alone[-1])
+        self._pending = self._pending[~torch.isin(self._pending[:, 0], answer.ids)]
+        return answer
+
+    def join(self, ids: Tensor, round: int, message: Named) -> Answer:
+        """Replies of clients that never took part."""
+        wanted = self._rehearsed(self._exchange.join, message)
+        return self._ask(Ask(self._run, "join", round), ids, message, wanted)
+
+    def newcomers(self, ids: Tensor, round: int, message: Named) -> Answer:
+        """Metrics of what clients that never took part would deploy."""
+        wanted = self._rehearsed(self._exchange.newcomers, message)
+        return self._ask(Ask(self._run, "newcomers", round), ids, message, wanted)
+
+    def keep(self, round: int) -> None:
+        """The models scored in this round are to be deployed; nodes learn of it with the next question."""
+        self._kept = round
+
+    def outputs(self, split: SplitName) -> list[Tensor]:
+        """What each client's model to deploy makes of its own samples; all must answer."""
+        made = self._pool.map(partial(outputs, split), torch.tensor([0]), 0, {"models": self._params}, {})[1]["outputs"]
+        found: list[Tensor] = []
+        for k, size in enumerate(self._sizes[split].tolist()):
+            wanted: Shapes = {"outputs": ((size, *made.shape[2:]), made.dtype)}
+            answer = self._ask(Ask(self._run, "outputs", self._kept, split=split), torch.tensor([k]), {}, wanted)
+            _all_of(answer)
+            found.append(answer.rows["outputs"][0])
+        return found
+
+    def save(self) -> Saved:
+        """Which of their states and models count; these stay with the clients."""
+        base, pending, kept = self._base, self._pending, self._kept
+
+        def named() -> Named:
+            # Two, as the last checkpoint counts until this one is on the disk.
+            self._saved = [*self._saved[-1:], (base, kept)]
+            return {"base": base, "pending": pending, "kept": torch.tensor([kept])}
+
+        return named
+
+    def load(self, saved: Named, round: int, message: Named) -> None:
+        """Take back what `save` gave."""
+        self._base, self._pending, self._kept = saved["base"], saved["pending"], int(saved["kept"][0])
+        self._saved = [(self._base, self._kept)]
+
+    def close(self) -> None:
+        """End the thread that rehearses."""
+        self._pool.close()
+
+    def _alone(self, k: int) -> tuple[int, ...]:
+        return tuple(self._pending[self._pending[:, 0] == k, 1].tolist())
+
+    def _ask(self, ask: Ask, ids: Tensor, message: Named, wanted: Shapes) -> Answer:
+        """Ask these clients, and take what is as it was rehearsed."""
+        asked = {k: self._for_client(k, ask) for k in ids.tolist()}
+        questions = {k: pack_ask(mine, row_for(k, message, self._method.picks)) for k, mine in asked.items()}
+        came = self._send(questions)
+        sound: dict[int, Named] = {}
+        absent: dict[int, str] = {}
+        for k, mine in asked.items():
+            try:
+                sound[k] = checked(came.get(k), mine, wanted)
+            except FairleadError as error:
+                absent[k] = str(error)
+        rows = {n: torch.cat([row[n] for row in sound.values()]) for n in wanted if sound}
+        return Answer(torch.tensor(list(sound), dtype=torch.int64), rows, absent)
+
+    def _for_client(self, k: int, ask: Ask) -> Ask:
+        """The question with what this client needs to know beside it."""
+        return replace(
+            ask,
+            client=k,
+            splits=self._exchange.splits,
+            base=int(self._base[k]),
+            alone=self._alone(k) if ask.what == "score" else (),
+            states=tuple(int(base[k]) for base, _ in self._saved),
+            models=(self._kept, *(kept for _, kept in self._saved)),
+        )
+
+    def _rehearsed(self, work: Work, message: Named) -> Shapes:
+        """The shapes and types of one client's answer."""
+        row = row_for(0, message, self._method.picks)
+        key = (work.__name__, *((n, x.shape) for n, x in row.items()))
+        if key not in self._known:
+            _, made = self._pool.map(work, torch.tensor([0]), 1, self._first, row)
+            self._known[key] = {n: (tuple(x.shape[1:]), x.dtype) for n, x in made.items()}
+        return self._known[key]
+
+
+def _all_of(answer: Answer) -> None:
+    if answer.absent:
+        k, reason = next(iter(answer.absent.items()))
+        raise EngineError(f"client {k} must answer before the run can go on, but its {reason}")
+
+
+def checked(came: bytes | None, ask: Ask, wanted: Shapes) -> Named:
+    """One client's row, if it is what was asked for; what is wrong ends a sentence about the client."""
+    if came is None:
+        raise EngineError("answer did not come")
+    reply: Reply = unpack_reply(came)
+    if reply.refused:
+        raise EngineError(reply.refused)
+    if reply.ask != ask:
+        raise EngineError(f"answer is to another question ({reply.ask.what}, round {reply.ask.round})")
+    found = {n: (tuple(x.shape), x.dtype) for n, x in reply.rows.items()}
+    expected = {n: ((1, *shape), kind) for n, (shape, kind) in wanted.items()}
+    if found != expected:
+        raise EngineError(f"answer has other tensors than rehearsed: {found}, expected {expected}")
+    return reply.rows
