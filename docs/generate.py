@@ -7,6 +7,8 @@ from fairlead.methods import METHODS, WRAPPERS
 from fairlead.servers import STAGES
 
 HERE = Path(__file__).parent / "methods"
+BUFFERS = """A stage acts on the model's parameters. Buffers, such as the running statistics of BatchNorm, get the weighted
+mean with every stage. So `median`, `trimmed` and `krum` do not protect these from a client that sends wrong numbers."""
 
 
 def page(name: str) -> str:
@@ -31,6 +33,7 @@ def index() -> str:
     lines += [f"| [{n}]({n}.md) | {about(n).title} | {about(n).cost} |" for n in METHODS]
     lines += ["", "| after a plus | what it does |", "| --- | --- |"]
     lines += [f"| [{n}]({n}.md) | {about(n).title} |" for n in {**STAGES, **WRAPPERS}]
+    lines += ["", BUFFERS]
     return "\n".join(lines) + "\n"
 
 
