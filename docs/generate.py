@@ -7,8 +7,9 @@ from fairlead.methods import METHODS, WRAPPERS
 from fairlead.servers import STAGES
 
 HERE = Path(__file__).parent / "methods"
-BUFFERS = """A stage acts on the model's parameters. Buffers, such as the running statistics of BatchNorm, get the weighted
-mean with every stage. So `median`, `trimmed` and `krum` do not protect these from a client that sends wrong numbers."""
+BUFFERS = """A stage acts on the model's parameters. Buffers, such as the running statistics of BatchNorm, get the
+weighted mean with every stage. So `median`, `trimmed` and `krum` do not protect these from a client that sends wrong
+numbers."""
 
 
 def page(name: str) -> str:

@@ -1,6 +1,7 @@
 """The real data where it is at hand; and one thread, since two test workers share the cores."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ import torch
 
 
 @pytest.fixture(scope="module", autouse=True)
-def one_thread():
+def one_thread() -> Iterator[None]:
     """One thread for the servers' products, as the engines' workers have: on tiny problems a second is in the way."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -17,7 +18,7 @@ def one_thread():
 
 
 @pytest.fixture
-def real_data():
+def real_data() -> Path:
     """The folder of real data sets: FAIRLEAD_DATA, or shared/data beside the repository."""
     folder = Path(os.environ.get("FAIRLEAD_DATA") or Path(__file__).parents[2] / "shared" / "data")
     if not (folder / "mnist").is_dir():

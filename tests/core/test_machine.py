@@ -2,9 +2,11 @@
 
 import multiprocessing
 import warnings
+from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from fairlead.core import machine
 from fairlead.core.machine import SHORTEST, blank, blank_rows, by_columns, recycling
@@ -12,7 +14,7 @@ from fairlead.core.machine import SHORTEST, blank, blank_rows, by_columns, recyc
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.bool])
 @pytest.mark.parametrize("shape", [(3, 5), (0, 7), (2, 0), (1,), (2, 3, 4)])
-def test_blank(dtype, shape):
+def test_blank(dtype: torch.dtype, shape: Any) -> None:
     x = blank(torch.ones(1, dtype=dtype), *shape)
     assert x.shape == shape
     assert x.dtype == dtype
@@ -22,7 +24,7 @@ def test_blank(dtype, shape):
     assert x.sum() == x.numel()
 
 
-def test_a_forked_process_has_threads_of_its_own(monkeypatch) -> None:
+def test_a_forked_process_has_threads_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "cores", lambda: 2)
 
     def lengths() -> list[int]:
@@ -41,11 +43,11 @@ def test_a_forked_process_has_threads_of_its_own(monkeypatch) -> None:
     assert answers.get() == expected
 
 
-def test_memory_goes_from_one_large_tensor_to_the_next(monkeypatch):
+def test_memory_goes_from_one_large_tensor_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "LARGE", 1 << 10)
     like = torch.ones(1)
 
-    def address(x):
+    def address(x: Tensor) -> int:
         return x.untyped_storage().data_ptr()
 
     with recycling():

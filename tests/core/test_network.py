@@ -1,10 +1,12 @@
 """Every way to a gradient gives the same numbers as plain autograd, one client at a time."""
 
 import copy
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from fairlead.core import (
     Batch,
@@ -76,7 +78,14 @@ def usual(module: nn.Module, batch: Batch, given: Named) -> torch.Tensor:
     return nn.functional.cross_entropy(module(batch.x), batch.y, reduction="none")
 
 
-def by_autograd(module: nn.Module, u: torch.Tensor, batch: Batch, only: Part | None = None, values=usual, given=None):
+def by_autograd(
+    module: nn.Module,
+    u: torch.Tensor,
+    batch: Batch,
+    only: Part | None = None,
+    values: Callable[..., Any] = usual,
+    given: Named | None = None,
+) -> Tensor | None:
     """Plain gradients, one client after another on a module of its own; running statistics go back to the rows."""
     layout, out = Layout(module), torch.zeros_like(u)
     names = layout.parameter_names if only is None else only.names
@@ -102,7 +111,7 @@ def by_autograd(module: nn.Module, u: torch.Tensor, batch: Batch, only: Part | N
     ids=["mlp", "cut", "logistic", "cnn", "view", "in place"],
 )
 @pytest.mark.parametrize("part", [None, "head", "body"])
-def test_clients_side_by_side_train_as_they_do_alone(build, part) -> None:
+def test_clients_side_by_side_train_as_they_do_alone(build: Callable[..., Any] | type[Any], part: str | None) -> None:
     torch.manual_seed(0)
     module, data = build(), federation()
     layout = Layout(module)
@@ -129,7 +138,7 @@ def test_a_loss_may_call_the_model_twice() -> None:
 
 
 @pytest.mark.parametrize("build", [cnn, ByView, in_place])
-def test_one_client_follows_plain_pytorch(build) -> None:
+def test_one_client_follows_plain_pytorch(build: Callable[..., Any] | type[Any]) -> None:
     torch.manual_seed(0)
     module, data = build(), federation()
     layout = Layout(module)
@@ -204,7 +213,7 @@ SHORTER = {
     [(name, [1]) for name in SHORTER]
     + [(name, [0, 1, 2]) for name in ("mlp", "cut", "a lone layer", "many a sample", "in place")],
 )
-def test_a_step_without_the_gradient_written_down(name, part, ids) -> None:
+def test_a_step_without_the_gradient_written_down(name: str, part: str | None, ids: list[int]) -> None:
     torch.manual_seed(0)
     module, data = SHORTER[name](), federation()
     layout = Layout(module)
@@ -246,7 +255,7 @@ def test_inputs_changed_behind_a_layers_back_are_refused() -> None:
 
 
 @pytest.mark.parametrize("ids", [[1], [0, 1, 2]], ids=["alone", "stacked"])
-def test_a_loss_of_its_own_goes_the_shorter_way_too(ids) -> None:
+def test_a_loss_of_its_own_goes_the_shorter_way_too(ids: list[int]) -> None:
     """Features and answers, a call without gradients as for a target, and one that is thrown away."""
     torch.manual_seed(0)
     module, data = Cut(mlp()), federation()

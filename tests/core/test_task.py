@@ -4,7 +4,7 @@ from itertools import islice
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from fairlead.core import Cut, Federation, Layout, Network, Plus, Sgd, Split, Task, Tie, Towards, Training
 from fairlead.core.batches import orders, schedule
@@ -82,7 +82,7 @@ def test_a_term_passes_through_momentum_and_towards_does_not() -> None:
 class Own:
     """A term of one's own: the same tie, by its formula."""
 
-    def __init__(self, v, strength) -> None:
+    def __init__(self, v: Tensor, strength: Tensor | float) -> None:
         self.v, self.strength = v, strength
 
     def at(self, u: torch.Tensor) -> torch.Tensor:
@@ -92,7 +92,7 @@ class Own:
 @pytest.mark.parametrize("momentum", [0.0, 0.5])
 @pytest.mark.parametrize("strength", [0.7, torch.tensor([[0.0], [0.7], [2.0]])])
 @pytest.mark.parametrize("sizes", [[4, 4, 4], [5, 2, 9]])
-def test_a_tie_is_the_gradient_of_half_a_square(sizes: list[int], strength, momentum: float) -> None:
+def test_a_tie_is_the_gradient_of_half_a_square(sizes: list[int], strength: Tensor | float, momentum: float) -> None:
     task = bowl(sizes, lr=0.1, epochs=3, batch_size=3, momentum=momentum, weight_decay=0.01)
     start, v = torch.randn(3, 2), torch.randn(3, 2)
     expected = task.descend(start, Own(v, strength))
@@ -219,7 +219,9 @@ def classified(module: nn.Module, ids: list[int], **how: object) -> Task:
 @pytest.mark.parametrize(
     "how", [{"epochs": 3, "momentum": 0.5, "weight_decay": 0.1}, {"epochs": 1}, {"steps": 2}, {"steps": 5}]
 )
-def test_layers_below_those_that_learn_may_be_computed_once(ids, last, how, monkeypatch) -> None:
+def test_layers_below_those_that_learn_may_be_computed_once(
+    ids: list[int], last: int, how: dict[str, float] | dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     task = classified(layered(), ids, **how)
     start = task.layout.read(layered()) + 0.1 * torch.randn(len(ids), task.layout.size)
     part = task.layout.cut(last)[1]
@@ -249,7 +251,9 @@ def test_a_part_is_a_task_of_its_own(module: nn.Module) -> None:
 @pytest.mark.parametrize("ids", [[1], [2, 0, 3]])
 @pytest.mark.parametrize("which", [[[0, 4], [4, 4], [1, 0]], [[], [], []]])
 @pytest.mark.parametrize("held", [False, True])
-def test_losses_of_models_that_clients_name_are_those_of_each_model_by_itself(ids, which, held) -> None:
+def test_losses_of_models_that_clients_name_are_those_of_each_model_by_itself(
+    ids: list[int], which: list[list[int]], held: bool
+) -> None:
     module = layered(nn.Dropout(0.5)) if held else layered()
     task = classified(module, ids)
     rows = task.layout.read(module) + 0.1 * torch.randn(len(ids), task.layout.size)
@@ -286,7 +290,7 @@ def test_only_settled_layers_below_the_last_are_computed_once() -> None:
     assert tail(watched) is None
 
 
-def test_layers_computed_once_are_not_computed_again(monkeypatch) -> None:
+def test_layers_computed_once_are_not_computed_again(monkeypatch: pytest.MonkeyPatch) -> None:
     task = classified(layered(), [0, 3], epochs=4)
     seen = []
     gradient = Network.gradient

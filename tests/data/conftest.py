@@ -2,6 +2,9 @@
 
 import io
 import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -11,7 +14,9 @@ from PIL import Image
 
 
 @pytest.fixture(autouse=True)
-def cache(tmp_path_factory, monkeypatch, request):
+def cache(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> Path | None:
     """Keep made-up data out of the user's cache; real data belong there, and are decoded once."""
     if "real_data" in request.fixturenames:
         return None
@@ -21,10 +26,20 @@ def cache(tmp_path_factory, monkeypatch, request):
 
 
 @pytest.fixture
-def image_folder(tmp_path):
+def image_folder(tmp_path: Path) -> Callable[..., Any]:
     """A function that writes a data set of random PNGs and returns the pixels, part after part."""
 
-    def write(name, counts, *, size=(4, 4), mode="L", image="image", label="label", extra=None, classes=("a", "b")):
+    def write(
+        name: str,
+        counts: dict[str, int],
+        *,
+        size: tuple[int, int] = (4, 4),
+        mode: str = "L",
+        image: str = "image",
+        label: str = "label",
+        extra: dict[str, Callable[..., Any]] | None = None,
+        classes: tuple[str, str] = ("a", "b"),
+    ) -> np.ndarray:
         rng = np.random.default_rng(0)
         folder = tmp_path / name
         folder.mkdir(exist_ok=True)
@@ -45,7 +60,7 @@ def image_folder(tmp_path):
     return write
 
 
-def png(array):
+def png(array: np.ndarray) -> bytes:
     """An array of pixels as the bytes of a PNG."""
     buffer = io.BytesIO()
     Image.fromarray(array).save(buffer, "PNG")

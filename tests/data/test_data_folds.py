@@ -1,5 +1,7 @@
 """Folds test every row once, a refit tests the same rows, and an owner's rows do not depend on the others'."""
 
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -7,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fairlead.core import Federation
 from fairlead.core.errors import InputError
 from fairlead.data import Scenario, from_tensors
 from fairlead.data.folds import divide, in_folds, shares
@@ -14,7 +17,7 @@ from fairlead.data.folds import divide, in_folds, shares
 SIZES = {"big": 60, "middle": 17, "three": 3, "two": 2, "one": 1}
 
 
-def table(path, sizes, quantity=False, seed=0):
+def table(path: Path, sizes: dict[str, int], quantity: bool = False, seed: int = 0) -> Scenario:
     rng = np.random.default_rng(seed)
     owner = np.repeat(list(sizes), list(sizes.values()))
     x = rng.normal(size=len(owner)).round(3)
@@ -24,7 +27,7 @@ def table(path, sizes, quantity=False, seed=0):
     return Scenario(data=str(path), column="who", split="column", clients=None)
 
 
-def parts(federation, k):
+def parts(federation: Federation, k: int) -> list[set[int]]:
     """The rows of one owner's three parts."""
     splits = (federation.train, federation.validation, federation.test)
     return [set(s.rows[s.starts[k] : s.starts[k + 1]].tolist()) for s in splits]
@@ -32,7 +35,7 @@ def parts(federation, k):
 
 @pytest.mark.parametrize("quantity", [False, True])
 @pytest.mark.parametrize("count", [2, 5])
-def test_every_row_is_tested_once(tmp_path, quantity, count):
+def test_every_row_is_tested_once(tmp_path: Path, quantity: bool, count: int) -> None:
     plan = table(tmp_path / "t.csv", SIZES, quantity)
     source = plan.load()
     folds = [plan.build(3, source=source, fold=(i, count)) for i in range(count)]
@@ -56,7 +59,7 @@ def test_every_row_is_tested_once(tmp_path, quantity, count):
     assert not torch.equal(plan.build(4, source=source, fold=(0, count)).test.rows, folds[0].test.rows)
 
 
-def test_owners_with_one_and_two_rows_where_there_are_no_others(tmp_path):
+def test_owners_with_one_and_two_rows_where_there_are_no_others(tmp_path: Path) -> None:
     plan = table(tmp_path / "t.csv", {"two": 2, "also": 2, "one": 1})
     folds = [plan.build(0, fold=(i, 3)) for i in range(3)]
     assert folds[0].names == ("also", "one", "two")
@@ -69,7 +72,9 @@ def test_owners_with_one_and_two_rows_where_there_are_no_others(tmp_path):
 
 @pytest.mark.parametrize("fold", [None, (1, 4)])
 @pytest.mark.parametrize("quantity", [False, True])
-def test_a_refit_tests_the_same_rows_and_trains_on_the_rest(tmp_path, fold, quantity):
+def test_a_refit_tests_the_same_rows_and_trains_on_the_rest(
+    tmp_path: Path, fold: tuple[int, int] | None, quantity: bool
+) -> None:
     plan = table(tmp_path / "t.csv", SIZES, quantity)
     first, again = (plan.build(5, fold=fold, refit=refit) for refit in (False, True))
     assert torch.equal(first.test.rows, again.test.rows)
@@ -81,7 +86,7 @@ def test_a_refit_tests_the_same_rows_and_trains_on_the_rest(tmp_path, fold, quan
     assert (abs(float(x.mean())), float(x.std(correction=0))) == pytest.approx((0, 1), abs=1e-5)
 
 
-def test_an_owners_rows_do_not_depend_on_others(tmp_path):
+def test_an_owners_rows_do_not_depend_on_others(tmp_path: Path) -> None:
     plan = table(tmp_path / "t.csv", {"big": 60, "middle": 17, "three": 3})
     frame = pd.read_csv(tmp_path / "t.csv")
     for fold in (None, (2, 5)):
@@ -93,7 +98,7 @@ def test_an_owners_rows_do_not_depend_on_others(tmp_path):
             assert moved == parts(first, first.names.index(name))
 
 
-def test_classes_are_spread_over_the_parts(tmp_path):
+def test_classes_are_spread_over_the_parts(tmp_path: Path) -> None:
     y = np.array([0] * 90 + [1] * 10)
     pd.DataFrame({"x": np.arange(100) % 7, "label": y, "who": "all"}).to_csv(tmp_path / "t.csv", index=False)
     plan = Scenario(data=str(tmp_path / "t.csv"), column="who", split="column", clients=None)
@@ -104,7 +109,7 @@ def test_classes_are_spread_over_the_parts(tmp_path):
         assert all(1 <= int(plan.build(seed, fold=(i, 5)).test.y.sum()) <= 3 for i in range(5))
 
 
-def test_images_and_tensors_in_folds():
+def test_images_and_tensors_in_folds() -> None:
     source = from_tensors(torch.rand(60, 1, 4, 4), torch.arange(60) % 3)
     for split in ("iid", "dirichlet"):
         plan = Scenario(split=split, clients=4, beta=5.0)
@@ -125,14 +130,16 @@ def test_images_and_tensors_in_folds():
         ({"pool": "train"}, (0, 2), "tests a published part alone"),
     ],
 )
-def test_folds_that_cannot_be(fields, fold, reason):
+def test_folds_that_cannot_be(
+    fields: dict[str, str] | dict[str, tuple[int, int, int]], fold: tuple[int, int], reason: str
+) -> None:
     parts = np.where(np.arange(60) < 40, "train", "test")
     source = from_tensors(torch.rand(60, 2), torch.arange(60) % 3, parts=parts)
     with pytest.raises(InputError, match=reason):
         Scenario(clients=2, **fields).build(0, source=source, fold=fold)
 
 
-def test_a_published_part_of_a_table(tmp_path):
+def test_a_published_part_of_a_table(tmp_path: Path) -> None:
     plan = Scenario(data="heart-disease", split="column", clients=None, pool="train")
     federation = plan.build(0)
     source = plan.load()
@@ -143,7 +150,7 @@ def test_a_published_part_of_a_table(tmp_path):
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 40), st.integers(2, 8), st.integers(0, 10))
-def test_dividing_loses_and_doubles_nothing(n, count, seed):
+def test_dividing_loses_and_doubles_nothing(n: int, count: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
     rows, targets = np.arange(n) + 100, np.random.default_rng(seed).integers(0, 3, 200).astype(float)
     pieces = divide(rows, targets, shares(n, [0.5, 0.2, 0.3]), rng)

@@ -2,22 +2,25 @@
 
 import sys
 import time
+from collections.abc import Callable
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.random._generator import Generator
 
 from fairlead.core.errors import DataError, InputError
 from fairlead.data import by_column, consecutive, dirichlet, from_flwr, iid, like, pathological, quantity
 
 
-def rng(seed=0):
+def rng(seed: int = 0) -> Generator:
     return np.random.default_rng(seed)
 
 
-def splits(labels, clients, seed, beta, skew):
+def splits(labels: list[int], clients: int, seed: int, beta: float, skew: float) -> dict[str, list[np.ndarray]] | None:
     n = len(labels)
     return {
         "iid": iid(n, clients, rng(seed)),
@@ -34,7 +37,9 @@ def splits(labels, clients, seed, beta, skew):
     beta=st.sampled_from([1e-320, 1e-3, 0.1, 1.0, 1e6]),
     skew=st.floats(0, 50),
 )
-def test_each_sample_once_nobody_empty_and_deterministic(labels, clients, seed, beta, skew):
+def test_each_sample_once_nobody_empty_and_deterministic(
+    labels: list[int], clients: int, seed: int, beta: float, skew: float
+) -> None:
     if clients > len(labels):
         with pytest.raises(InputError, match="samples"):
             splits(labels, clients, seed, beta, skew)
@@ -54,7 +59,7 @@ def test_each_sample_once_nobody_empty_and_deterministic(labels, clients, seed, 
     k=st.integers(1, 8),
     seed=st.integers(0, 2**32),
 )
-def test_pathological_gives_exactly_k_classes(sizes, clients, k, seed):
+def test_pathological_gives_exactly_k_classes(sizes: list[int], clients: int, k: int, seed: int) -> None:
     labels = rng(seed).permutation(np.repeat(np.arange(len(sizes)), sizes))
     if k > len(sizes) or sum(min(s, clients) for s in sizes) < clients * k:
         with pytest.raises(InputError):
@@ -70,19 +75,19 @@ def test_pathological_gives_exactly_k_classes(sizes, clients, k, seed):
     assert all(np.array_equal(a, b) for a, b in zip(parts, again, strict=True))
 
 
-def test_pathological_is_balanced():
+def test_pathological_is_balanced() -> None:
     labels = np.repeat(np.arange(10), 600)
     sizes = [len(part) for part in pathological(labels, 20, rng(), k=2)]
     assert sizes == [300] * 20
 
 
-def test_consecutive_deals_classes_in_turn():
+def test_consecutive_deals_classes_in_turn() -> None:
     labels = rng().permutation(np.repeat(np.arange(5), 40))
     held = [np.unique(labels[part]).tolist() for part in consecutive(labels, 5, rng(), k=2)]
     assert held == [[0, 1], [2, 3], [0, 4], [1, 2], [3, 4]]
 
 
-def test_minimum_is_met_from_the_largest():
+def test_minimum_is_met_from_the_largest() -> None:
     labels = np.repeat(np.arange(3), 40)
     parts = dirichlet(labels, 10, rng(), beta=1e-3, minimum=12)
     assert [len(part) for part in parts] == [12] * 10
@@ -92,7 +97,7 @@ def test_minimum_is_met_from_the_largest():
     assert sum(map(len, parts)) == 60
 
 
-def test_beta_sets_the_skew():
+def test_beta_sets_the_skew() -> None:
     labels = np.repeat(np.arange(10), 500)
     kinds = [
         np.mean([len(np.unique(labels[p])) for p in dirichlet(labels, 10, rng(), beta=b)]) for b in (0.01, 0.1, 100.0)
@@ -100,13 +105,13 @@ def test_beta_sets_the_skew():
     assert kinds[0] < kinds[1] < kinds[2] == 10
 
 
-def test_quantity_follows_proportions():
+def test_quantity_follows_proportions() -> None:
     assert [len(p) for p in quantity(100, 3, rng(), proportions=[1, 2, 7])] == [10, 20, 70]
     sizes = sorted(len(p) for p in quantity(1100, 2, rng(), skew=1.0))
     assert sizes == [367, 733]
 
 
-def test_column_one_client_per_value_or_neighbours_together():
+def test_column_one_client_per_value_or_neighbours_together() -> None:
     years = np.array([1990, 1930, 1930, 2000, 1991])
     assert [p.tolist() for p in by_column(years)] == [[1, 2], [0], [4], [3]]
     assert [p.tolist() for p in by_column(years, 2)] == [[1, 2], [0, 3, 4]]
@@ -124,7 +129,7 @@ def test_column_one_client_per_value_or_neighbours_together():
         by_column(years, minimum=[1, 2, 1, 1])
 
 
-def test_like_follows_the_first_pool():
+def test_like_follows_the_first_pool() -> None:
     labels = np.repeat(np.arange(5), 100)
     parts = pathological(labels, 5, rng(), k=2)
     test = np.repeat(np.arange(6), 20)
@@ -153,12 +158,12 @@ def test_like_follows_the_first_pool():
         (lambda: consecutive([0] * 9 + [1], 2, rng(), k=1, minimum=3), "client 1 gets 1 samples .* needs 3"),
     ],
 )
-def test_impossible_requests(call, reason):
+def test_impossible_requests(call: Callable[..., Any], reason: str) -> None:
     with pytest.raises(InputError, match=reason):
         call()
 
 
-def test_sixty_thousand_labels_into_a_thousand_clients_is_quick():
+def test_sixty_thousand_labels_into_a_thousand_clients_is_quick() -> None:
     labels = rng().integers(0, 10, 60_000)
     for split in (
         lambda: iid(60_000, 1_000, rng()),
@@ -177,11 +182,11 @@ class FakePartitioner:
 
     num_partitions = 3
 
-    def load_partition(self, i):
+    def load_partition(self, i: int) -> dict[str, np.ndarray]:
         return {name: values[i::3] for name, values in self.dataset.items()}
 
 
-def test_flwr_partitioner(monkeypatch):
+def test_flwr_partitioner(monkeypatch: pytest.MonkeyPatch) -> None:
     fake = SimpleNamespace(Dataset=SimpleNamespace(from_dict=dict))
     monkeypatch.setitem(sys.modules, "datasets", fake)
     partitioner = FakePartitioner()
@@ -190,7 +195,7 @@ def test_flwr_partitioner(monkeypatch):
     assert set(partitioner.dataset) == {"label", "user", "fairlead_index"}
 
 
-def test_flwr_partitioner_without_datasets(monkeypatch):
+def test_flwr_partitioner_without_datasets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(DataError, match=r"fairlead\[hub\]"):
         from_flwr(FakePartitioner(), [0, 1])

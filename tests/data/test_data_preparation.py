@@ -2,6 +2,9 @@
 
 import json
 import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -14,7 +17,7 @@ from fairlead.data import Preparation, Scenario
 WORDS = ["red", "green", "blue"]
 
 
-def patients(n=120, seed=0):
+def patients(n: int = 120, seed: int = 0) -> Any:
     """Four sites; a number with gaps, words with a rare one, yes/no, dates, a quantity."""
     rng = np.random.default_rng(seed)
     colour = np.array(WORDS)[rng.integers(0, 3, n)].astype(object)
@@ -36,10 +39,10 @@ def patients(n=120, seed=0):
 
 
 @pytest.fixture
-def plan(tmp_path):
+def plan(tmp_path: Path) -> Callable[..., Any]:
     """A function that writes the table and gives a scenario of it, and the table."""
 
-    def make(change=None, **fields):
+    def make(change: Callable[..., Any] | None = None, **fields: str) -> tuple[Scenario, Any]:
         frame = patients()
         if change:
             change(frame)
@@ -50,7 +53,7 @@ def plan(tmp_path):
     return make
 
 
-def test_what_becomes_of_each_column(plan):
+def test_what_becomes_of_each_column(plan: Callable[..., Any]) -> None:
     scenario, frame = plan()
     federation = scenario.build(0)
     train = federation.train
@@ -79,12 +82,12 @@ def test_what_becomes_of_each_column(plan):
 
 @pytest.mark.parametrize("scaling", ["shared", "own"])
 @pytest.mark.parametrize("label", ["ill", "cost"])
-def test_nothing_of_test_and_validation_rows_is_learned(plan, scaling, label):
+def test_nothing_of_test_and_validation_rows_is_learned(plan: Callable[..., Any], scaling: str, label: str) -> None:
     fields = {"scaling": scaling, "label": label, "drop": "cost" if label == "ill" else "ill"}
     usual = plan(**fields)[0].build(0)
     held_out = torch.cat([usual.validation.rows, usual.test.rows]).numpy()
 
-    def change(frame):
+    def change(frame: Any) -> None:
         frame.loc[held_out, "pressure"] = 1e6
         frame.loc[held_out, "colour"] = "orange"
         frame.loc[held_out, "age"] = None
@@ -96,8 +99,8 @@ def test_nothing_of_test_and_validation_rows_is_learned(plan, scaling, label):
     assert other.target == usual.target
 
 
-def test_scaling_by_each_owner_alone(plan):
-    def shift(frame):
+def test_scaling_by_each_owner_alone(plan: Callable[..., Any]) -> None:
+    def shift(frame: Any) -> None:
         frame.loc[frame["site"] == "b", "pressure"] += 500
 
     shared, own = (plan(shift, scaling=scaling)[0].build(0) for scaling in ("shared", "own"))
@@ -112,7 +115,7 @@ def test_scaling_by_each_owner_alone(plan):
 
 
 @pytest.mark.parametrize("scaling", ["shared", "own"])
-def test_quantities_come_back_in_their_unit(plan, scaling):
+def test_quantities_come_back_in_their_unit(plan: Callable[..., Any], scaling: str) -> None:
     scenario, frame = plan(label="cost", drop="ill", scaling=scaling)
     federation = scenario.build(0)
     assert federation.classes == ()
@@ -126,14 +129,14 @@ def test_quantities_come_back_in_their_unit(plan, scaling):
     assert float(federation.train.y.std(correction=0)) == pytest.approx(1, abs=1e-5)
 
 
-def test_several_labels_are_left_as_they_are(plan):
+def test_several_labels_are_left_as_they_are(plan: Callable[..., Any]) -> None:
     scenario, frame = plan(lambda f: f.insert(0, "old", (f["cost"] > 300).astype(int)), label="ill,old")
     federation = scenario.build(0)
     assert federation.classes == federation.target.names == ("ill", "old")
     assert np.array_equal(federation.test.y, frame[["ill", "old"]].to_numpy()[federation.test.rows])
 
 
-def test_new_rows_are_treated_like_the_old(plan, tmp_path):
+def test_new_rows_are_treated_like_the_old(plan: Callable[..., Any], tmp_path: Path) -> None:
     scenario, frame = plan(scaling="own")
     federation = scenario.build(0)
     prepared = Preparation.from_json(json.loads(json.dumps(federation.preparation.to_json())))
@@ -157,7 +160,7 @@ def test_new_rows_are_treated_like_the_old(plan, tmp_path):
         assert torch.equal(prepared.transform(one, name), expected[:1])
 
 
-def test_new_rows_that_differ_are_said(plan, caplog):
+def test_new_rows_that_differ_are_said(plan: Callable[..., Any], caplog: pytest.LogCaptureFixture) -> None:
     scenario, frame = plan()
     prepared = scenario.build(0).preparation
     rows = frame.head(2).assign(colour="orange", pressure=["high", "1000"], room=7)
@@ -181,7 +184,7 @@ def test_new_rows_that_differ_are_said(plan, caplog):
         prepared.transform("model.onnx", "a")
 
 
-def test_rare_words_share_a_column(tmp_path):
+def test_rare_words_share_a_column(tmp_path: Path) -> None:
     words = ["w1"] * 50 + ["w2"] * 40 + ["r1", "r2", "r3", "r4"] * 2 + ["x"] * 2
     pd.DataFrame({"w": words, "z": np.arange(100) % 7, "label": np.arange(100) % 2}).to_csv(
         tmp_path / "w.csv", index=False
@@ -196,7 +199,7 @@ def test_rare_words_share_a_column(tmp_path):
     assert new[0, feature.outputs.index("w = other")] == 1
 
 
-def test_a_column_flat_in_training_is_zero(tmp_path):
+def test_a_column_flat_in_training_is_zero(tmp_path: Path) -> None:
     frame = pd.DataFrame({"x": [5.0] * 99 + [6.0], "z": np.arange(100) % 9, "label": np.arange(100) % 2})
     frame.to_csv(tmp_path / "f.csv", index=False)
     plan = Scenario(data=str(tmp_path / "f.csv"), clients=2)
@@ -206,7 +209,7 @@ def test_a_column_flat_in_training_is_zero(tmp_path):
         assert (split.x[:, 0] == 0).all()
 
 
-def test_scaling_needs_a_table():
+def test_scaling_needs_a_table() -> None:
     with pytest.raises(InputError, match="scaling 'own' needs a table"):
         Scenario(scaling="own").build(0)
     with pytest.raises(InputError, match="unknown scaling 'alone'"):

@@ -2,27 +2,31 @@
 
 import json
 from dataclasses import asdict
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from fairlead.core import Federation, Split
 from fairlead.core.errors import InputError
 from fairlead.data import ABOUT, PRESETS, Scenario, describe, from_tensors, load, scenario
+from fairlead.data.source import Source
 
 
-def numbered(n=600, classes=6, test=0):
+def numbered(n: int = 600, classes: int = 6, test: int = 0) -> Source:
     """A source whose features are the sample's own number, so that it can be followed."""
     y = torch.arange(n) % classes
     parts = np.where(np.arange(n) < n - test, "train", "test")
     return from_tensors(torch.arange(n)[:, None].float(), y, {"user": np.arange(n) % 7}, parts=parts)
 
 
-def ids(split):
+def ids(split: Split) -> list[int]:
     return split.x[:, 0].long().tolist()
 
 
-def all_ids(federation):
+def all_ids(federation: Federation) -> list[int]:
     return ids(federation.train) + ids(federation.validation) + ids(federation.test)
 
 
@@ -38,7 +42,7 @@ SPLITS = {
 @pytest.mark.parametrize("split", SPLITS)
 @pytest.mark.parametrize("pool", ["all", "train"])
 @pytest.mark.parametrize("fractions", [(0.5, 0.2, 0.3), (0.7, 0.0, 0.3), (0.01, 0.01, 0.98)])
-def test_fractions(split, pool, fractions):
+def test_fractions(split: str, pool: str, fractions: tuple[float, float, float]) -> None:
     source = numbered(test=150)
     plan = Scenario(**{"split": split, "clients": 8, "pool": pool, "fractions": fractions, **SPLITS[split]})
     federation = plan.build(3, source=source)
@@ -58,7 +62,7 @@ def test_fractions(split, pool, fractions):
 
 @pytest.mark.parametrize("split", ["iid", "dirichlet", "pathological", "column"])
 @pytest.mark.parametrize("pool", ["all", "train"])
-def test_samples_are_exact(split, pool):
+def test_samples_are_exact(split: str, pool: str) -> None:
     plan = Scenario(**{"split": split, "clients": 7, "pool": pool, "samples": (20, 5, 12), **SPLITS[split]})
     federation = plan.build(0, source=numbered(test=150))
     for part, count in (("train", 20), ("validation", 5), ("test", 12)):
@@ -67,11 +71,11 @@ def test_samples_are_exact(split, pool):
     assert len(set(used)) == len(used) == 7 * 37
 
 
-def test_an_extreme_skew_still_builds():
+def test_an_extreme_skew_still_builds() -> None:
     assert Scenario(split="quantity", skew=500.0).build(0, source=numbered()).train.sizes.min() == 1
 
 
-def test_one_big_client():
+def test_one_big_client() -> None:
     federation = Scenario(clients=5, samples=(10, 2, 3), big={2: 20}).build(0, source=numbered())
     assert federation.train.sizes.tolist() == [10, 10, 200, 10, 10]
     assert federation.test.sizes.tolist() == [3] * 5
@@ -80,7 +84,7 @@ def test_one_big_client():
     assert all(sizes[k] in (12, 13) for k in (0, 1, 3, 4))
 
 
-def test_parts_from_elsewhere():
+def test_parts_from_elsewhere() -> None:
     parts = [np.arange(0, 10), np.arange(20, 60)]
     federation = Scenario(clients=2, fractions=(0.5, 0.0, 0.5)).build(0, source=numbered(), parts=parts)
     assert sorted(all_ids(federation)) == sorted(np.concatenate(parts).tolist())
@@ -90,7 +94,7 @@ def test_parts_from_elsewhere():
         Scenario(clients=3).build(0, source=numbered(), parts=parts)
 
 
-def test_rotation_turns_client_k_k_times():
+def test_rotation_turns_client_k_k_times() -> None:
     x = torch.rand(40, 1, 6, 6)
     source = from_tensors(x, torch.zeros(40).long())
     plain = Scenario(clients=4).build(1, source=source)
@@ -102,7 +106,7 @@ def test_rotation_turns_client_k_k_times():
     assert torch.equal(source.raw, x)
 
 
-def test_pixels_are_scaled_and_colour_is_centred():
+def test_pixels_are_scaled_and_colour_is_centred() -> None:
     grey = torch.arange(256, dtype=torch.uint8).view(4, 1, 8, 8)
     for pixels, low in ((grey, 0.0), (grey.expand(4, 3, 8, 8), -1.0)):
         federation = Scenario(clients=1, fractions=(0.5, 0.0, 0.5)).build(
@@ -113,7 +117,7 @@ def test_pixels_are_scaled_and_colour_is_centred():
         assert (x.min(), x.max()) == (low, 1)
 
 
-def test_describe():
+def test_describe() -> None:
     federation = Scenario(clients=3, split="pathological", classes_per_client=2).build(0, source=numbered())
     rows = describe(federation)
     assert [row["id"] for row in rows] == [0, 1, 2]
@@ -145,7 +149,7 @@ def test_describe():
         ({"big": {1: 2}, "split": "dirichlet"}, "use split 'iid' or 'quantity'"),
     ],
 )
-def test_fields_are_checked(fields, reason):
+def test_fields_are_checked(fields: Any, reason: str) -> None:
     with pytest.raises(InputError, match=reason):
         Scenario(**fields)
 
@@ -162,7 +166,7 @@ def test_fields_are_checked(fields, reason):
         ({"shift": "rotation"}, "needs images"),
     ],
 )
-def test_what_cannot_be_built(fields, reason):
+def test_what_cannot_be_built(fields: Any, reason: str) -> None:
     with pytest.raises(InputError, match=reason):
         Scenario(**fields).build(0, source=numbered())
     with pytest.raises(InputError, match="seed"):
@@ -170,21 +174,21 @@ def test_what_cannot_be_built(fields, reason):
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_presets_survive_json_and_overrides(name):
+def test_presets_survive_json_and_overrides(name: str) -> None:
     preset = PRESETS[name]
     assert Scenario(**json.loads(json.dumps(asdict(preset)))) == preset
     assert scenario(name, beta=0.7).beta == 0.7
     assert ABOUT[name]
 
 
-def test_unknown_presets_and_fields():
+def test_unknown_presets_and_fields() -> None:
     with pytest.raises(InputError, match="unknown scenario 'rotated-minst'; did you mean 'rotated-mnist'"):
         scenario("rotated-minst")
     with pytest.raises(InputError, match="no 'client'; did you mean 'clients'"):
         scenario("rotated-mnist", client=3)
 
 
-def test_default_preset_needs_nothing():
+def test_default_preset_needs_nothing() -> None:
     federation = scenario().build(0)
     sizes = federation.train.sizes
     assert federation.clients == 12
@@ -201,7 +205,7 @@ def test_default_preset_needs_nothing():
         ("cifar10-labels", 10, (20, 100, 1000)),
     ],
 )
-def test_real_presets_of_fixed_size(real_data, name, clients, sizes):
+def test_real_presets_of_fixed_size(real_data: Path, name: str, clients: int, sizes: tuple[int, int, int]) -> None:
     federation = scenario(name).build(0, real_data)
     for split, size in zip((federation.train, federation.validation, federation.test), sizes, strict=True):
         assert split.sizes.tolist() == [size] * clients
@@ -211,14 +215,14 @@ def test_real_presets_of_fixed_size(real_data, name, clients, sizes):
         assert held[:5] == held[5:]
 
 
-def test_real_imbalanced_and_flowers(real_data):
+def test_real_imbalanced_and_flowers(real_data: Path) -> None:
     assert scenario("rotated-mnist-imbalanced").build(0, real_data).train.sizes[18] == 12_800
     flowers = scenario("flowers102-pathological").build(0, real_data)
     assert all(len(row["classes"]) == 5 for row in describe(flowers))
     assert flowers.train.x.min() == -1
 
 
-def test_clients_split_by_a_column_go_by_its_values(tmp_path):
+def test_clients_split_by_a_column_go_by_its_values(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     rows = [f"{i},{i % 2},{site}" for i, site in enumerate(["south", "north"] * 10)]
     path.write_text("\n".join(["a,label,site", *rows]))
@@ -229,7 +233,7 @@ def test_clients_split_by_a_column_go_by_its_values(tmp_path):
     assert Scenario(clients=2).build(seed=0).names == ()
 
 
-def test_image_size():
+def test_image_size() -> None:
     """Pixels are averaged over squares, after a shift and on the scale that training sees; features have none."""
     x = torch.arange(40 * 3 * 4 * 4).view(40, 3, 4, 4) % 251
     source = from_tensors(x.to(torch.uint8), torch.arange(40) % 2)

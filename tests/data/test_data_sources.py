@@ -2,19 +2,23 @@
 
 import sys
 import time
+from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from torch import Tensor
 
 from fairlead.core.errors import DataError, InputError
 from fairlead.data import from_tensors, images, load
 
 
-def test_digits():
+def test_digits() -> None:
     source = load()
     assert source.x.shape == (1797, 1, 8, 8)
     assert (source.x.min(), source.x.max()) == (0, 1)
@@ -23,7 +27,7 @@ def test_digits():
     assert set(source.parts) == {"train"}
 
 
-def test_folder_pixels_labels_parts_and_columns(image_folder, tmp_path):
+def test_folder_pixels_labels_parts_and_columns(image_folder: Callable[..., Any], tmp_path: Path) -> None:
     extra = {"year": lambda n: np.arange(n) + 1930, "who": lambda n: ["x"] * n}
     pixels = image_folder("faces", {"train": 5, "validation": 2, "test": 3}, extra=extra)
     source = load("faces", tmp_path)
@@ -37,12 +41,14 @@ def test_folder_pixels_labels_parts_and_columns(image_folder, tmp_path):
     assert torch.equal(load(str(tmp_path / "faces")).raw, source.raw)
 
 
-def test_colour_and_other_column_names(image_folder, tmp_path):
+def test_colour_and_other_column_names(image_folder: Callable[..., Any], tmp_path: Path) -> None:
     pixels = image_folder("cifar100", {"train": 2}, size=(32, 32), mode="RGB", image="img", label="fine_label")
     assert torch.equal(load("cifar100", tmp_path).raw, torch.from_numpy(pixels).permute(0, 3, 1, 2))
 
 
-def test_images_are_decoded_once(image_folder, tmp_path, cache, monkeypatch):
+def test_images_are_decoded_once(
+    image_folder: Callable[..., Any], tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     image_folder("tiny", {"train": 4})
     first = load("tiny", tmp_path).raw.clone()
     (file,) = cache.iterdir()
@@ -60,7 +66,9 @@ def test_images_are_decoded_once(image_folder, tmp_path, cache, monkeypatch):
     assert len(list(cache.iterdir())) == 2
 
 
-def test_a_cache_that_cannot_be_written_only_warns(image_folder, tmp_path, monkeypatch, caplog):
+def test_a_cache_that_cannot_be_written_only_warns(
+    image_folder: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     image_folder("tiny", {"train": 4})
     (tmp_path / "file").touch()
     monkeypatch.setenv("FAIRLEAD_CACHE", str(tmp_path / "file" / "below"))
@@ -68,7 +76,7 @@ def test_a_cache_that_cannot_be_written_only_warns(image_folder, tmp_path, monke
     assert "could not be cached" in caplog.text
 
 
-def test_known_names_have_one_size_and_others_must(image_folder, tmp_path):
+def test_known_names_have_one_size_and_others_must(image_folder: Callable[..., Any], tmp_path: Path) -> None:
     image_folder("yearbook", {"train": 2}, size=(40, 50), mode="RGB")
     assert load("yearbook", tmp_path).raw.shape == (2, 1, 32, 32)
     image_folder("mixed", {"train": 2}, size=(4, 4))
@@ -77,13 +85,13 @@ def test_known_names_have_one_size_and_others_must(image_folder, tmp_path):
         load("mixed", tmp_path)
 
 
-def test_grey_images_among_colour_ones(image_folder, tmp_path):
+def test_grey_images_among_colour_ones(image_folder: Callable[..., Any], tmp_path: Path) -> None:
     image_folder("mixed", {"train": 2}, mode="RGB")
     grey = image_folder("mixed", {"test": 2}, mode="L")
     assert torch.equal(load("mixed", tmp_path).raw[2:], torch.from_numpy(grey)[:, None].expand(-1, 3, -1, -1))
 
 
-def test_images_as_plain_bytes_and_labels_as_words(tmp_path, image_folder):
+def test_images_as_plain_bytes_and_labels_as_words(tmp_path: Path, image_folder: Callable[..., Any]) -> None:
     image_folder("tiny", {"train": 3})
     file = tmp_path / "tiny" / "train-00000-of-00001.parquet"
     content = pq.read_table(file)["image"].combine_chunks().field("bytes")
@@ -93,7 +101,7 @@ def test_images_as_plain_bytes_and_labels_as_words(tmp_path, image_folder):
     assert source.classes == ("ant", "cat")
 
 
-def test_broken_images_and_labels(tmp_path, image_folder):
+def test_broken_images_and_labels(tmp_path: Path, image_folder: Callable[..., Any]) -> None:
     image_folder("tiny", {"train": 3})
     file = tmp_path / "tiny" / "train-00000-of-00001.parquet"
     good = pq.read_table(file)
@@ -118,7 +126,9 @@ def test_broken_images_and_labels(tmp_path, image_folder):
         load("tiny", tmp_path)
 
 
-def test_missing_data_say_what_to_do(image_folder, tmp_path, monkeypatch):
+def test_missing_data_say_what_to_do(
+    image_folder: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "datasets", None)
     image_folder("faces", {"train": 1})
     with pytest.raises(DataError, match=r"pip install 'fairlead\[hub\]'.*--data-dir DIR"):
@@ -138,28 +148,28 @@ def test_missing_data_say_what_to_do(image_folder, tmp_path, monkeypatch):
 class FakeDataset:
     """What the hub reader uses of `datasets.Dataset`."""
 
-    def __init__(self, table, names):
+    def __init__(self, table: Any, names: list[str]) -> None:
         self.table = table
         self.features = type("Features", (dict,), {"arrow_schema": table.schema})(
             fine_label=SimpleNamespace(names=names)
         )
 
-    def cast_column(self, name, feature):
+    def cast_column(self, name: str, feature: None) -> "FakeDataset":
         return self
 
-    def with_format(self, kind):
+    def with_format(self, kind: str) -> "FakeDataset":
         return self
 
-    def __getitem__(self, key):
+    def __getitem__(self, key: slice) -> Any:
         return self.table
 
 
-def test_hub(monkeypatch, image_folder, tmp_path):
+def test_hub(monkeypatch: pytest.MonkeyPatch, image_folder: Callable[..., Any], tmp_path: Path) -> None:
     pixels = image_folder("any", {"train": 3}, size=(32, 32), mode="RGB", image="img", label="fine_label")
     data = FakeDataset(pq.read_table(tmp_path / "any"), ["a", "b"])
     asked = []
 
-    def load_dataset(hub):
+    def load_dataset(hub: str) -> dict[str, FakeDataset]:
         asked.append(hub)
         return {"train": data, "valid": data, "contrast": data}
 
@@ -173,7 +183,7 @@ def test_hub(monkeypatch, image_folder, tmp_path):
     load("somebody/something")
     assert asked[-1] == "somebody/something"
 
-    def offline(hub):
+    def offline(hub: str) -> None:
         raise ConnectionError("no network")
 
     fake.load_dataset = offline
@@ -198,12 +208,14 @@ def test_hub(monkeypatch, image_folder, tmp_path):
         (torch.zeros(1, 2), torch.tensor([0]), {"parts": ["exam"]}, "parts must say"),
     ],
 )
-def test_tensors_are_checked(x, y, kwargs, reason):
+def test_tensors_are_checked(
+    x: Tensor, y: Tensor, kwargs: dict[str, dict[str, Any]] | dict[str, list[str]], reason: str
+) -> None:
     with pytest.raises(InputError, match=reason):
         from_tensors(x, y, **kwargs)
 
 
-def test_real_mnist(real_data):
+def test_real_mnist(real_data: Path) -> None:
     source = load("mnist", real_data)
     assert source.raw.shape == (70_000, 1, 28, 28)
     assert (source.parts == "test").sum() == 10_000
@@ -213,7 +225,7 @@ def test_real_mnist(real_data):
     assert time.process_time() - start < 2
 
 
-def test_tensors_may_have_quantities_labels_or_tokens():
+def test_tensors_may_have_quantities_labels_or_tokens() -> None:
     quantity = from_tensors(torch.zeros(3, 2), torch.tensor([0.5, 1, 2]))
     assert (quantity.classes, quantity.y.tolist()) == ((), [0.5, 1, 2])
     labels = from_tensors(torch.zeros(3, 2), torch.tensor([[1, 0], [0, 0], [1, 1]]), classes=["a", "b"])

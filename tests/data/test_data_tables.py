@@ -2,7 +2,9 @@
 
 import gzip
 import io
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -13,20 +15,21 @@ from fairlead.core.errors import DataError, InputError
 from fairlead.data import Scenario, load
 from fairlead.data.columns import Overrule, code, find
 from fairlead.data.files import clean, owner_names, read_frame, table_files
+from fairlead.data.source import Source
 
 PLAIN = "age,weight,smoker,ill\n40,71.5,yes,1\n50,80.25,no,0\n60,,yes,1\n70,95,no,0\n"
 
 
-def write(path, text, encoding="utf-8"):
+def write(path: Path, text: str, encoding: str = "utf-8") -> Path:
     path.write_bytes(text.encode(encoding))
     return path
 
 
-def roles(source):
+def roles(source: Source) -> dict[str, str]:
     return {column.name: column.role for column in source.table.columns}
 
 
-def column(source, name):
+def column(source: Source, name: str) -> list[float]:
     """One column's codes."""
     kept = [c.name for c in source.table.columns if c.kept]
     return source.raw[:, kept.index(name)].tolist()
@@ -52,7 +55,7 @@ def column(source, name):
         ("a.csv", "age,weight,smoker,ill\n" + "".join(f"r{i},{r}\n" for i, r in enumerate(PLAIN.split()[1:])), "utf-8"),
     ],
 )
-def test_every_way_of_writing_gives_the_same(tmp_path, name, text, encoding):
+def test_every_way_of_writing_gives_the_same(tmp_path: Path, name: str, text: str, encoding: str) -> None:
     source = load(write(tmp_path / name, text, encoding), label="ill", drop=("row",) if "r0" in text else ())
     assert np.array_equal(column(source, "age"), [40, 50, 60, 70])
     assert np.array_equal(column(source, "weight"), [71.5, 80.25, np.nan, 95], equal_nan=True)
@@ -61,7 +64,7 @@ def test_every_way_of_writing_gives_the_same(tmp_path, name, text, encoding):
     assert source.classes == ("0", "1")
 
 
-def test_excel_parquet_and_gzip_give_the_same(tmp_path):
+def test_excel_parquet_and_gzip_give_the_same(tmp_path: Path) -> None:
     frame = pd.read_csv(io.StringIO(PLAIN))
     frame["born"] = pd.to_datetime(["1980-01-02", "1970-05-06", None, "1950-07-08"])
     frame.to_excel(tmp_path / "a.xlsx", index=False, startrow=2)
@@ -74,7 +77,7 @@ def test_excel_parquet_and_gzip_give_the_same(tmp_path):
     assert column(sources[0], "born")[0] == 3653  # days from 1970 to 2 January 1980
 
 
-def test_one_file_per_owner_with_columns_in_any_order(tmp_path):
+def test_one_file_per_owner_with_columns_in_any_order(tmp_path: Path) -> None:
     write(tmp_path / "clinic_north_2020.csv", "age;ill;BMI\n40;yes;21,5\n41;no;22\n")
     write(tmp_path / "clinic_south_2020.csv", "ill,age,extra\nYES,50,7\nno ,51,9\n")
     for data in (str(tmp_path), f"{tmp_path}/clinic*.csv", ",".join(str(p) for p in sorted(tmp_path.iterdir()))):
@@ -88,7 +91,7 @@ def test_one_file_per_owner_with_columns_in_any_order(tmp_path):
     assert federation.names == ("north", "south")
 
 
-def test_owner_names():
+def test_owner_names() -> None:
     files = [Path(name) for name in ("site-1.csv", "site-12.csv", "site-2.csv")]
     assert owner_names(files) == ["1", "12", "2"]
     assert owner_names([Path("north.csv"), Path("south.csv.gz")]) == ["north", "south"]
@@ -96,7 +99,7 @@ def test_owner_names():
         owner_names([Path("a/x.csv"), Path("b/x.csv")])
 
 
-def test_files_without_a_header(tmp_path):
+def test_files_without_a_header(tmp_path: Path) -> None:
     write(tmp_path / "a.data", "63.0,1,?,2\n37.0,0,1.5,0\n41.0,0,,1\n")
     source = load(tmp_path / "a.data", label="c4", positive=">0")
     assert [c.name for c in source.table.columns] == ["c1", "c2", "c3", "c4"]
@@ -113,7 +116,7 @@ def test_files_without_a_header(tmp_path):
     ("positive", "expected"),
     [(">1", [0, 0, 1]), ("<= 1", [1, 1, 0]), ("=1", [0, 1, 0]), ("2|0", [1, 0, 1]), ("!=2", [1, 1, 0])],
 )
-def test_positive(tmp_path, positive, expected):
+def test_positive(tmp_path: Path, positive: str, expected: list[int]) -> None:
     file = write(tmp_path / "a.csv", "age,label\n1,0\n5,1\n3,2\n")
     assert load(file, positive=positive).y.tolist() == expected
     with pytest.raises(InputError, match="for all rows or for none"):
@@ -143,11 +146,11 @@ def test_positive(tmp_path, positive, expected):
         ([[1], [2], [3], [4]], "unused"),
     ],
 )
-def test_roles(cells, role):
+def test_roles(cells: Any, role: str) -> None:
     assert find("x", clean(pd.Series(cells, dtype=object).infer_objects())).role == role
 
 
-def test_codes():
+def test_codes() -> None:
     dates = clean(pd.Series(["31.12.1970", "01.01.1970", None, "1970-01-11"], dtype=object))
     assert np.array_equal(code(find("d", dates), dates), [364, 0, np.nan, 10], equal_nan=True)
     words = clean(pd.Series(["b", "a", "B ", None, "b"], dtype=object))
@@ -163,7 +166,7 @@ def test_codes():
     assert np.isnan(code(found, mostly)[-2:]).all()
 
 
-def test_ids_are_left_out_and_said(tmp_path):
+def test_ids_are_left_out_and_said(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     rows = [f"{i + 1},P{i:04},{rng.integers(1000, 9999)},{rng.normal():.3f},{i % 2},{i % 3}" for i in range(60)]
     file = write(tmp_path / "a.csv", "\n".join(["nr,patient_id,income,x,label,site", *rows]))
@@ -178,14 +181,14 @@ def test_ids_are_left_out_and_said(tmp_path):
     assert roles(alone)["a"] == "number"  # there is nothing else to learn from
 
 
-def test_an_id_that_begins_anew_with_each_owner():
+def test_an_id_that_begins_anew_with_each_owner() -> None:
     owners = np.repeat(["a", "b"], 30)
     assert find("window", pd.Series([*range(30), *range(30)]), owners).why == "it counts the rows"
     assert find("student", pd.Series([*range(5, 35), *range(5, 35)][::-1]), owners).role == "id"
     assert find("height", pd.Series([*range(5, 35), *range(5, 35)][::-1]), owners).role == "number"
 
 
-def test_overrule_by_name():
+def test_overrule_by_name() -> None:
     numbers = pd.Series([1, 2, 1, 3])
     assert find("x", numbers, said=Overrule(words=["x"])).values == ("1", "2", "3")
     assert find("x", numbers, said=Overrule(drop=["x"])).done == "left out"
@@ -205,7 +208,7 @@ def test_overrule_by_name():
         (["1,5", "2,5"] * 20, "auto", ()),
     ],
 )
-def test_classes_or_a_quantity(tmp_path, values, task, classes):
+def test_classes_or_a_quantity(tmp_path: Path, values: Any, task: str, classes: Any) -> None:
     pd.DataFrame({"a": np.random.default_rng(0).normal(size=len(values)), "label": values}).to_csv(
         tmp_path / "a.csv", index=False
     )
@@ -214,7 +217,7 @@ def test_classes_or_a_quantity(tmp_path, values, task, classes):
     assert source.y.is_floating_point() == (not classes)
 
 
-def test_a_whole_number_that_is_a_quantity_is_said(tmp_path):
+def test_a_whole_number_that_is_a_quantity_is_said(tmp_path: Path) -> None:
     from sklearn.datasets import load_diabetes
 
     bunch = load_diabetes(as_frame=True)
@@ -224,7 +227,7 @@ def test_a_whole_number_that_is_a_quantity_is_said(tmp_path):
     assert "214 different whole numbers, which looks like a quantity" in source.table.notes[0]
 
 
-def test_several_labels(tmp_path):
+def test_several_labels(tmp_path: Path) -> None:
     file = write(tmp_path / "a.csv", "x,a,b\n1,yes,0\n2,no,1\n4,yes,1\n")
     source = load(file, label="a,b")
     assert source.y.tolist() == [[1, 0], [0, 1], [1, 1]]
@@ -252,12 +255,12 @@ def test_several_labels(tmp_path):
         ("x,label\n" + "\n".join(f"{i % 7},w{i}" for i in range(90)), {}, "90 different values in 90 rows, too many"),
     ],
 )
-def test_csv_errors(tmp_path, text, kwargs, reason):
+def test_csv_errors(tmp_path: Path, text: str, kwargs: dict[str, str] | dict[str, tuple[str]], reason: str) -> None:
     with pytest.raises(InputError, match=reason):
         load(write(tmp_path / "a.csv", text), **kwargs)
 
 
-def test_unreadable_tables(tmp_path):
+def test_unreadable_tables(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no file"):
         load(tmp_path / "gone.csv")
     with pytest.raises(DataError, match=r"odd.csv cannot be read: line 3 has 3 cells, expected 2"):
@@ -269,7 +272,7 @@ def test_unreadable_tables(tmp_path):
             load(write(tmp_path / name, "not such a file"))
 
 
-def test_rows_without_label_or_owner_are_left_out_and_said(tmp_path):
+def test_rows_without_label_or_owner_are_left_out_and_said(tmp_path: Path) -> None:
     file = write(tmp_path / "a.csv", "x,label,site\n1,0,a\n2,,a\n3,1,\n4,1,b\n")
     source = load(file, column="site")
     assert source.table.rows.tolist() == [0, 3]
@@ -279,7 +282,7 @@ def test_rows_without_label_or_owner_are_left_out_and_said(tmp_path):
     )
 
 
-def test_tables_are_told_from_other_folders(tmp_path, image_folder):
+def test_tables_are_told_from_other_folders(tmp_path: Path, image_folder: Callable[..., Any]) -> None:
     image_folder("faces", {"train": 2})
     assert load(str(tmp_path / "faces")).pixels
     assert table_files("mnist") == []
@@ -287,7 +290,7 @@ def test_tables_are_told_from_other_folders(tmp_path, image_folder):
     assert table_files(comma) == [comma]
 
 
-def test_the_example_comes_with_the_package():
+def test_the_example_comes_with_the_package() -> None:
     source = load("heart-disease")
     assert len(source) == 740
     assert sorted(set(source.columns["hospital"])) == ["cleveland", "hungarian", "switzerland", "va"]
@@ -295,7 +298,7 @@ def test_the_example_comes_with_the_package():
     assert int((source.parts == "test").sum()) == 254
 
 
-def test_real_hospitals_from_one_file_and_from_four(real_data):
+def test_real_hospitals_from_one_file_and_from_four(real_data: Path) -> None:
     folder = real_data / "tables" / "heart_disease"
     one = Scenario(
         data=str(folder / "heart_disease.csv"), label="disease", column="hospital", split="column", clients=None
@@ -323,7 +326,9 @@ def test_real_hospitals_from_one_file_and_from_four(real_data):
         ("tcga_brca/tcga_brca.csv", "E", "region", 6, 2, ["pid", "split"]),
     ],
 )
-def test_real_tables(real_data, file, label, owner, owners, classes, left_out):
+def test_real_tables(
+    real_data: Path, file: str, label: str, owner: str, owners: int, classes: int, left_out: list[str]
+) -> None:
     path = real_data / "tables" / file
     plan = Scenario(data=str(path), label=label, column=owner, split="column", clients=None)
     source = plan.load()

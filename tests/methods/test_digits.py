@@ -13,7 +13,7 @@ TRAINING = Training(lr=0.1, epochs=2, batch_size=16, momentum=0.9)
 
 
 @pytest.mark.parametrize("name", ["fedrod", "fedcp", "fedala", "fedpac"])
-def test_it_learns(name):
+def test_it_learns(name: str) -> None:
     federation = scenario("rotated-digits", clients=5, angle=20.0).build(seed=0)
     *_, (last, _) = federate(
         METHODS[name](),

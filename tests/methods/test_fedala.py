@@ -5,25 +5,26 @@ from importlib import import_module
 import pytest
 import torch
 from helpers import CLASSES, Sum, blobs, net, quadratic, run, training
+from torch import Tensor, nn
 
-from fairlead.core import InputError, Layout, Network, Task
+from fairlead.core import Batch, Federation, InputError, Layout, Network, Task, Training
 from fairlead.methods import fedala, fedavg, local
 from fairlead.methods.fedala import sampled, upper
 
 FEDERATION = blobs()
 
 
-def task(federation, module, ids, how):
+def task(federation: Federation, module: nn.Module, ids: list[int], how: Training) -> Task:
     return Task(Network(module, Layout(module)), federation, ids, how, round=1, seed=0)
 
 
-def test_no_learning_is_fedavg():
+def test_no_learning_is_fedavg() -> None:
     mine, _ = run(fedala(rate=0), FEDERATION, net(), rounds=4, how=CLASSES)
     theirs, _ = run(fedavg(), FEDERATION, net(), rounds=4, how=CLASSES)
     assert torch.equal(mine, theirs)
 
 
-def test_learning_makes_every_client_its_own_model():
+def test_learning_makes_every_client_its_own_model() -> None:
     mine, snapshot = run(fedala(), FEDERATION, net(), rounds=4, how=CLASSES)
     weights = snapshot.clients()["state.row.weights"]
     assert bool(((weights >= 0) & (weights <= 1)).all())
@@ -34,20 +35,20 @@ def test_learning_makes_every_client_its_own_model():
     assert torch.equal(mine[:, below], snapshot.message["w"][:, below].expand(3, -1))
 
 
-def test_one_client_has_nothing_to_mix():
+def test_one_client_has_nothing_to_mix() -> None:
     alone = blobs((9,))
     mine, _ = run(fedala(), alone, net(), rounds=3, how=CLASSES)
     theirs, _ = run(local(), alone, net(), rounds=3, how=CLASSES)
     torch.testing.assert_close(mine, theirs, atol=1e-6, rtol=1e-5)
 
 
-def test_shares_of_one_take_the_global_model_and_shares_of_zero_keep_the_own_layers():
+def test_shares_of_one_take_the_global_model_and_shares_of_zero_keep_the_own_layers() -> None:
     layout = Layout(net())
     theta, w = torch.randn(2, layout.size), torch.randn(1, layout.size)
     part, ones = upper(layout, 2), torch.ones(2, upper(layout, 2).size)
     data = task(FEDERATION, net(), [0, 1], CLASSES)
 
-    def deployed(weights):
+    def deployed(weights: Tensor) -> Tensor:
         state = {"theta": theta[:, part.columns], "weights": weights, "rounds": torch.full((2, 1), 2.0)}
         return fedala(rate=0, layers=2).personal(state, {"w": w}, data)
 
@@ -58,7 +59,7 @@ def test_shares_of_one_take_the_global_model_and_shares_of_zero_keep_the_own_lay
     assert torch.equal(kept[:, lower], w[:, lower].expand(2, -1))
 
 
-def test_a_step_on_the_shares_in_closed_form():
+def test_a_step_on_the_shares_in_closed_form() -> None:
     """The loss |a + b - c|²/2 has gradient a + b - c in b, so W' = W - η (w - θ)(a + b̂ - c), kept within [0, 1]."""
     federation = quadratic([[1.0, -1.0, 0.0]])
     module = Sum([0.0, 0.0, 0.0], [0.0, 0.0, 0.0])
@@ -76,10 +77,12 @@ def test_a_step_on_the_shares_in_closed_form():
     assert set(huge["weights"].unique().tolist()) <= {0.0, 1.0}
 
 
-def test_the_first_round_mixes_nothing_and_the_second_learns_until_the_losses_settle(monkeypatch):
+def test_the_first_round_mixes_nothing_and_the_second_learns_until_the_losses_settle(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     passes = []
 
-    def counted(task, share, start):
+    def counted(task: Task, share: float, start: int) -> list[Batch]:
         passes.append(task.ids)
         return sampled(task, share, start)
 
@@ -89,7 +92,7 @@ def test_the_first_round_mixes_nothing_and_the_second_learns_until_the_losses_se
     _, message = fedala().init(params, layout)
     message = {"w": message["w"] + 0.3 * torch.randn(1, layout.size, generator=torch.Generator().manual_seed(1))}
 
-    def count(rounds, **keywords):
+    def count(rounds: list[float], **keywords: float) -> tuple[int, list[float]]:
         passes.clear()
         method = fedala(**keywords)
         state = {**method.init(params, layout)[0], "rounds": torch.tensor(rounds)[:, None]}
@@ -102,14 +105,14 @@ def test_the_first_round_mixes_nothing_and_the_second_learns_until_the_losses_se
     assert count([2.0, 2.0]) == (1, [2.0, 2.0])
 
 
-def test_the_first_round_starts_from_the_global_model():
+def test_the_first_round_starts_from_the_global_model() -> None:
     t = task(FEDERATION, net(), [0, 1], CLASSES)
     state, message = fedala().init(Layout(net()).read(net()), t.layout)
     message = {"w": message["w"] + 1}
     assert torch.equal(fedala().personal(state, message, t), message["w"].expand(2, -1))
 
 
-def test_a_sample_holds_its_share_of_every_client():
+def test_a_sample_holds_its_share_of_every_client() -> None:
     t = task(FEDERATION, net(), [0, 1, 2], CLASSES)  # 5, 9 and 12 samples in batches of 4
     batches = sampled(t, 0.7, start=0)
     taken = sum((b.weight > 0).sum(1) for b in batches)
@@ -118,7 +121,7 @@ def test_a_sample_holds_its_share_of_every_client():
         torch.testing.assert_close(b.weight.sum(1, keepdim=True), b.active)
 
 
-def test_what_cannot_work_is_refused():
+def test_what_cannot_work_is_refused() -> None:
     for keywords in ({"layers": 0}, {"share": 0}, {"rate": -1}, {"threshold": 0}, {"window": 1}, {"passes": 0}):
         with pytest.raises(InputError, match=f"fedala: {next(iter(keywords))} must"):
             fedala(**keywords)

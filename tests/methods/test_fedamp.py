@@ -14,19 +14,19 @@ CENTRES = [[0.0, 0.0], [1.0, 0.0], [0.0, 8.0]]
 LR = 0.5
 
 
-def test_attention_is_the_slope_of_one_minus_exp():
+def test_attention_is_the_slope_of_one_minus_exp() -> None:
     xi = attention(torch.tensor([[0.0], [1.0], [3.0]]), alpha=0.4, sigma=2.0)
     near, far, across = (0.4 / 2 * math.exp(-x / 2) for x in (1, 9, 4))
     expected = [[1 - near - far, near, far], [near, 1 - near - across, across], [far, across, 1 - far - across]]
     torch.testing.assert_close(xi, torch.tensor(expected, dtype=torch.float64))
 
 
-def test_attention_keeps_a_mixture_of_many_equal_models():
+def test_attention_keeps_a_mixture_of_many_equal_models() -> None:
     xi = attention(torch.zeros(5, 3), alpha=1.0, sigma=1.0)
     torch.testing.assert_close(xi, (torch.ones(5, 5, dtype=torch.float64) - torch.eye(5, dtype=torch.float64)) / 4)
 
 
-def test_the_tie_has_a_gradient():
+def test_the_tie_has_a_gradient() -> None:
     """Second round: w <- w + lr (c - w) - lr (λ/α) (w - u), u = ξ w of the first."""
     method = fedamp(alpha=0.5, pull=0.3, sigma=2.0)
     w, first = run(method, quadratic(CENTRES), [1.0, 1.0], how=training(LR))
@@ -37,7 +37,7 @@ def test_the_tie_has_a_gradient():
     assert float((second - (w + LR * (torch.tensor(CENTRES) - w))).abs().max()) > 0.01
 
 
-def test_the_fixed_point_of_two_clients():
+def test_the_fixed_point_of_two_clients() -> None:
     """Centres ±c: w = ±x with c - x = (λ/α)(x - u) and u = (1 - 2 α exp(-4x²/σ)/σ) x."""
     c, alpha, pull, sigma = 1.0, 0.5, 0.8, 10.0
     models, _ = run(
@@ -49,7 +49,7 @@ def test_the_fixed_point_of_two_clients():
     assert 0 < x < c - 0.05
 
 
-def test_without_the_tie_it_is_local():
+def test_without_the_tie_it_is_local() -> None:
     federation = quadratic(CENTRES, [1, 4, 2])
     for participation in (1.0, 0.7):
         mine, alone = (
@@ -59,12 +59,12 @@ def test_without_the_tie_it_is_local():
         assert torch.equal(mine, alone)
 
 
-def test_one_client_mixes_its_own_model_only():
+def test_one_client_mixes_its_own_model_only() -> None:
     _, snapshot = run(fedamp(), quadratic([[2.0, 1.0]]), [0.0, 0.0], rounds=3)
     assert torch.equal(snapshot.message["theta"], snapshot.clients()["state.row.theta"])
 
 
-def test_who_never_took_part_is_in_nobodys_mixture():
+def test_who_never_took_part_is_in_nobodys_mixture() -> None:
     server = fedamp().server(None)
     state, _ = server.init({"theta": torch.full((1, 1), 0.1)}, {}, 3)
     cohort = Cohort(torch.tensor([0, 2]), torch.tensor([0.5, 0.5]), 3, 1, 0)
@@ -78,7 +78,7 @@ def test_who_never_took_part_is_in_nobodys_mixture():
     torch.testing.assert_close(message["theta"], attention(models, 1.0, 1.0).float() @ models)
 
 
-def test_what_cannot_work_is_refused():
+def test_what_cannot_work_is_refused() -> None:
     for wrong in ({"alpha": 0.0}, {"pull": -1.0}, {"sigma": 0.0}):
         with pytest.raises(InputError, match=f"fedamp: {next(iter(wrong))}"):
             fedamp(**wrong)

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from helpers import cohorts, quadratic, run, training
+from torch import Tensor
 
 from fairlead.core import InputError
 from fairlead.methods import fedfomo, local
@@ -12,11 +13,11 @@ CENTRES = torch.tensor([[0.0, 0.0], [1.0, 0.0], [0.0, 8.0]])
 LR = 0.1
 
 
-def loss(u, c):
+def loss(u: Tensor, c: Tensor) -> Tensor:
     return (u - c).square().sum(-1) / 2
 
 
-def test_the_second_round_starts_from_the_weighted_mixture():
+def test_the_second_round_starts_from_the_weighted_mixture() -> None:
     """w_n = (L(θ) - L(θ_n)) / |θ_n - θ|, clipped and normalised; then one step of local training."""
     start = torch.tensor([4.0, 4.0])
     first = start + LR * (CENTRES - start)
@@ -35,7 +36,7 @@ def test_the_second_round_starts_from_the_weighted_mixture():
     assert float((models - alone).abs().max()) > 0.01
 
 
-def test_a_mixture_without_helpful_models_is_ones_own():
+def test_a_mixture_without_helpful_models_is_ones_own() -> None:
     theta, sent = torch.tensor([[1.0]]), {"models": torch.tensor([[[5.0], [6.0]]]), "chosen": torch.tensor([[0, 1]])}
     assert mixture(theta, sent, torch.tensor([[-1.0, 0.0]])).tolist() == [[1.0]]
     nobody = sent | {"chosen": torch.zeros(1, 0, dtype=torch.int64)}
@@ -43,7 +44,7 @@ def test_a_mixture_without_helpful_models_is_ones_own():
 
 
 @pytest.mark.parametrize("clients", [1, 7], ids=["a few rows", "one product"])
-def test_the_mixture_is_the_weighted_sum_however_many_ask(clients):
+def test_the_mixture_is_the_weighted_sum_however_many_ask(clients: int) -> None:
     draw = torch.Generator().manual_seed(0)
     models, w = torch.randn(9, 4, generator=draw), torch.rand(clients, 3, generator=draw)
     chosen = torch.randint(9, (clients, 3), generator=draw)
@@ -53,7 +54,7 @@ def test_the_mixture_is_the_weighted_sum_however_many_ask(clients):
     torch.testing.assert_close(mixed, torch.stack(by_hand))
 
 
-def test_with_its_own_model_only_it_is_local():
+def test_with_its_own_model_only_it_is_local() -> None:
     federation = quadratic(CENTRES, [1, 4, 2])
     for participation in (1.0, 0.7):
         mine, alone = (
@@ -65,11 +66,11 @@ def test_with_its_own_model_only_it_is_local():
     assert torch.equal(mine, alone)
 
 
-def everybody(n):
+def everybody(n: int) -> Tensor:
     return torch.ones(n, 1, dtype=torch.bool)
 
 
-def test_without_exploring_the_preferred_models_are_sent():
+def test_without_exploring_the_preferred_models_are_sent() -> None:
     preference = torch.tensor(
         [[9.0, 1.0, 3.0, 2.0], [0.0, 9.0, -1.0, -2.0], [5.0, 0.0, 9.0, 1.0], [1.0, 2.0, 0.0, 9.0]]
     )
@@ -78,7 +79,7 @@ def test_without_exploring_the_preferred_models_are_sent():
     assert bool(offered.all())
 
 
-def test_exploring_sends_the_others_now_and_then_and_never_ones_own():
+def test_exploring_sends_the_others_now_and_then_and_never_ones_own() -> None:
     preference = torch.tensor([[0.0, 5.0, 0.0, 0.0]] * 4)
     seen = torch.zeros(4)
     for t in range(400):
@@ -91,7 +92,7 @@ def test_exploring_sends_the_others_now_and_then_and_never_ones_own():
     assert float(seen[2] / 400) == pytest.approx(0.1, abs=0.05)
 
 
-def test_models_of_clients_never_seen_are_sent_to_nobody():
+def test_models_of_clients_never_seen_are_sent_to_nobody() -> None:
     present = torch.tensor([[True], [False], [True], [False]])
     for t in range(50):
         chosen, offered = choose(torch.zeros(4, 4), present, 3, 0.3, 0, t)
@@ -99,7 +100,7 @@ def test_models_of_clients_never_seen_are_sent_to_nobody():
             assert set(chosen[k][offered[k]].tolist()) == {0, 2} - {k}
 
 
-def test_a_client_that_joins_late_gains_from_those_present_and_harms_nobody():
+def test_a_client_that_joins_late_gains_from_those_present_and_harms_nobody() -> None:
     """Client 2 sits out round 1; its start, far away, would help nobody and is not even offered."""
     federation = quadratic([[0.0, 0.0], [1.0, 0.0], [1.0, 0.0]])
     seed = next(s for s in range(99) if cohorts(0.7, 3, 2, s) == [[0, 1], [1, 2]])
@@ -112,7 +113,7 @@ def test_a_client_that_joins_late_gains_from_those_present_and_harms_nobody():
     assert float(models[2].norm()) < float(alone[2].norm()) - 4
 
 
-def test_what_cannot_work_is_refused():
+def test_what_cannot_work_is_refused() -> None:
     with pytest.raises(InputError, match="0 is LOCAL"):
         fedfomo(models=-1)
     with pytest.raises(InputError, match="never explores"):

@@ -2,6 +2,7 @@
 
 import torch
 from helpers import quadratic, run, training
+from torch import Tensor
 
 from fairlead.core import Cohort, Task
 from fairlead.functional import spread_matrix, subspace_similarity
@@ -13,11 +14,11 @@ INPUTS = [[1.0, 0.0], [1.0, 0.5], [0.0, 1.0]]
 LR = 0.1
 
 
-def everybody(n):
+def everybody(n: int) -> Tensor:
     return torch.ones(n, 1, dtype=torch.bool)
 
 
-def test_one_round_of_the_paper_spreads_the_models_over_the_graph_of_subspaces():
+def test_one_round_of_the_paper_spreads_the_models_over_the_graph_of_subspaces() -> None:
     """One step from 0 gives θ_k = lr c_k; the message is S Θ with W the cosines between the clients' inputs."""
     method = fedora(variant="paper", a=0.5)
     theta, snapshot = run(method, quadratic(CENTRES, inputs=INPUTS), [0.0, 0.0])
@@ -29,7 +30,7 @@ def test_one_round_of_the_paper_spreads_the_models_over_the_graph_of_subspaces()
     torch.testing.assert_close(snapshot.message["theta"], spread_matrix(W, 0.5).float() @ expected)
 
 
-def test_the_tie_is_the_gradient_of_the_gain_times_the_squared_distance():
+def test_the_tie_is_the_gradient_of_the_gain_times_the_squared_distance() -> None:
     """Second round of the paper: θ <- θ + lr (c - θ) - lr 2λ (θ - θ̂), λ the drop of the validation loss."""
     method = fedora(variant="paper", a=0.5)
     federation = quadratic(CENTRES, inputs=INPUTS)
@@ -43,7 +44,7 @@ def test_the_tie_is_the_gradient_of_the_gain_times_the_squared_distance():
     torch.testing.assert_close(second, theta + LR * (c - theta) - LR * 2 * lam * (theta - hat))
 
 
-def test_without_propagation_the_paper_is_local():
+def test_without_propagation_the_paper_is_local() -> None:
     """a = 0 gives θ̂ = θ: nothing is gained and the tie is 1e-8."""
     federation = quadratic(CENTRES, inputs=INPUTS, sizes=[3, 1, 2])
     methods = (fedora(variant="paper", a=0.0), local())
@@ -51,7 +52,7 @@ def test_without_propagation_the_paper_is_local():
     torch.testing.assert_close(mine, alone)
 
 
-def test_without_a_pull_it_is_local_and_with_all_of_it_a_step_from_the_neighbourhood():
+def test_without_a_pull_it_is_local_and_with_all_of_it_a_step_from_the_neighbourhood() -> None:
     federation = quadratic(torch.tensor([[0.0, 0.0], [1.0, 0.0], [0.0, 8.0]]))
     mine, alone = (run(m, federation, [4.0, 4.0], rounds=3)[0] for m in (fedora(variant="paper", pull=0.0), local()))
     assert torch.equal(mine, alone)
@@ -60,7 +61,7 @@ def test_without_a_pull_it_is_local_and_with_all_of_it_a_step_from_the_neighbour
     assert float((firm - alone).abs().max()) > 0.01
 
 
-def test_edges_lead_to_the_nearest_others_that_are_present():
+def test_edges_lead_to_the_nearest_others_that_are_present() -> None:
     w = torch.tensor([[9.0, 3.0, 2.0, 1.0], [3.0, 9.0, 2.0, 1.0], [2.0, 1.0, 9.0, 3.0], [1.0, 2.0, 3.0, 9.0]])
     kept = nearest_only(w, everybody(4), 2)
     assert kept.tolist() == [[0, 3, 2, 0], [3, 0, 2, 0], [2, 0, 0, 3], [0, 2, 3, 0]]
@@ -69,7 +70,7 @@ def test_edges_lead_to_the_nearest_others_that_are_present():
     assert kept.tolist() == [[0, 0, 2, 1], [3, 0, 2, 0], [2, 0, 0, 3], [1, 0, 3, 0]]
 
 
-def test_who_never_took_part_pollutes_nobody_and_hears_its_neighbours():
+def test_who_never_took_part_pollutes_nobody_and_hears_its_neighbours() -> None:
     """Clients 0 and 1 reply; the initial model 100 of client 2 shows up nowhere, nor in what client 2 receives."""
     method = fedora(variant="paper", a=0.5)
     message = {"theta": torch.tensor([[100.0]])}

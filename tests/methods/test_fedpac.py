@@ -1,19 +1,22 @@
 """FedPAC: the mixtures against another solver, prototypes against pooled means, FedRep for a client alone."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 from helpers import CLASSES, Sum, blobs, cohorts, net, run
 from scipy.optimize import minimize
+from torch import Tensor
 
-from fairlead.core import Cohort, Cut, InputError, Layout, Network, Task
+from fairlead.core import Cohort, Cut, Federation, InputError, Layout, Network, Task
 from fairlead.methods import fedpac, fedrep
 from fairlead.methods.fedpac import collaboration, combine, cut, features, statistics
 
 FEDERATION = blobs()
 
 
-def task(federation=FEDERATION, ids=(0, 1, 2)):
+def task(federation: Federation = FEDERATION, ids: tuple[int, int, int] = (0, 1, 2)) -> tuple[Task, Tensor]:
     module = Cut(net())
     layout = Layout(module)
     return Task(Network(module, layout), federation, list(ids), CLASSES, round=1, seed=0), layout.read(module)
@@ -21,7 +24,7 @@ def task(federation=FEDERATION, ids=(0, 1, 2)):
 
 @pytest.mark.parametrize("scale", [1e-3, 1.0, 1e3])
 @pytest.mark.parametrize("seed", range(3))
-def test_mixtures_agree_with_slsqp(seed, scale):
+def test_mixtures_agree_with_slsqp(seed: int, scale: float) -> None:
     g = torch.Generator().manual_seed(seed)
     h = (torch.randn(7, 4, generator=g, dtype=torch.float64) + 1) * scale
     variance = torch.rand(7, generator=g, dtype=torch.float64) * scale**2
@@ -31,7 +34,7 @@ def test_mixtures_agree_with_slsqp(seed, scale):
     H, V = h.numpy() / scale, variance.numpy() / scale**2
     for i, a in enumerate(alpha):
 
-        def objective(a, i=i):
+        def objective(a: np.ndarray, i: int = i) -> Any:
             return a**2 @ V + ((H[i] - a @ H) ** 2).sum()
 
         simplex = {"type": "eq", "fun": lambda a: a.sum() - 1}
@@ -42,18 +45,18 @@ def test_mixtures_agree_with_slsqp(seed, scale):
         np.testing.assert_allclose(a, best.x, atol=1e-3)
 
 
-def test_equal_means_are_weighted_by_precision():
+def test_equal_means_are_weighted_by_precision() -> None:
     alpha = combine(torch.ones(3, 5), torch.tensor([1.0, 2.0, 4.0]))
     torch.testing.assert_close(alpha, torch.tensor([4.0, 2.0, 1.0]).expand(3, 3) / 7)
 
 
-def test_means_known_exactly_and_apart_leave_everyone_with_its_own_head():
+def test_means_known_exactly_and_apart_leave_everyone_with_its_own_head() -> None:
     torch.testing.assert_close(combine(torch.eye(4), torch.zeros(4)), torch.eye(4))
     torch.testing.assert_close(combine(torch.ones(1, 3), torch.ones(1)), torch.ones(1, 1))
     assert bool(combine(torch.zeros(3, 2), torch.zeros(3)).isfinite().all())
 
 
-def test_statistics_are_those_of_the_one_hot_label_times_the_feature():
+def test_statistics_are_those_of_the_one_hot_label_times_the_feature() -> None:
     t, start = task()
     method = fedpac()
     _, message = method.init(start, t.layout)
@@ -68,7 +71,7 @@ def test_statistics_are_those_of_the_one_hot_label_times_the_feature():
         torch.testing.assert_close(reply["variance"][k, 0], spread)
 
 
-def test_prototypes_pool_the_features_of_all_clients_under_their_trained_bodies():
+def test_prototypes_pool_the_features_of_all_clients_under_their_trained_bodies() -> None:
     t, start = task()
     method = fedpac()
     _, message = method.init(start, t.layout)
@@ -80,7 +83,7 @@ def test_prototypes_pool_the_features_of_all_clients_under_their_trained_bodies(
     assert snapshot.message["known"].tolist() == [[1.0, 1.0, 1.0]]
 
 
-def test_a_class_nobody_brings_keeps_its_prototype():
+def test_a_class_nobody_brings_keeps_its_prototype() -> None:
     stage = collaboration()
     message = {
         "w": torch.zeros(1, 1),
@@ -104,15 +107,15 @@ def test_a_class_nobody_brings_keeps_its_prototype():
     assert out["head"].tolist() == [[1.0, 1.0]] * 3  # the only head there is
 
 
-def test_one_client_without_alignment_is_fedrep():
+def test_one_client_without_alignment_is_fedrep() -> None:
     alone = blobs((9,))
     mine, _ = run(fedpac(pull=0, head_lr=CLASSES.lr), alone, net(), rounds=3, how=CLASSES)
     theirs, _ = run(fedrep(head_epochs=1, body_epochs=CLASSES.epochs), alone, net(), rounds=3, how=CLASSES)
     torch.testing.assert_close(mine, theirs, atol=1e-6, rtol=1e-5)
 
 
-def test_alignment_draws_features_to_the_prototypes():
-    def distance(pull):
+def test_alignment_draws_features_to_the_prototypes() -> None:
+    def distance(pull: float) -> float:
         t, start = task()
         method = fedpac(pull=pull)
         _, message = method.init(start, t.layout)
@@ -123,8 +126,8 @@ def test_alignment_draws_features_to_the_prototypes():
     assert distance(20.0) < 0.7 * distance(0.0)
 
 
-def test_unknown_prototypes_do_not_pull():
-    def body(pull):
+def test_unknown_prototypes_do_not_pull() -> None:
+    def body(pull: float) -> Tensor:
         t, start = task()
         method = fedpac(pull=pull)
         return method.client({}, method.init(start, t.layout)[1], t)[1]["w"]
@@ -132,7 +135,7 @@ def test_unknown_prototypes_do_not_pull():
     assert torch.equal(body(0.0), body(50.0))
 
 
-def test_a_client_that_never_took_part_gets_the_mean_of_the_heads():
+def test_a_client_that_never_took_part_gets_the_mean_of_the_heads() -> None:
     there = cohorts(2, 3, 1)[0]
     models, snapshot = run(fedpac(), FEDERATION, net(), participation=2, how=CLASSES)
     (absent,) = {0, 1, 2} - set(there)
@@ -141,7 +144,7 @@ def test_a_client_that_never_took_part_gets_the_mean_of_the_heads():
     torch.testing.assert_close(models[absent, Layout(Cut(net())).head.columns], heads[there].mean(0))
 
 
-def test_what_cannot_work_is_refused():
+def test_what_cannot_work_is_refused() -> None:
     for keywords in ({"pull": -1}, {"head_lr": 0}, {"head_epochs": -1}):
         with pytest.raises(InputError, match=f"fedpac: {next(iter(keywords))} must"):
             fedpac(**keywords)

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from helpers import CLASSES, blobs, net, run
+from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from fairlead.core import Federation, InputError, Layout, Network, Split, Task
@@ -13,7 +14,7 @@ EQUAL = blobs((6, 9, 12))  # every client has as many samples of each class
 UNEQUAL = blobs((5, 10, 13))
 
 
-def without_class(federation, client, absent):
+def without_class(federation: Federation, client: int, absent: int) -> Federation:
     """The federation, with one client's samples of a class relabelled."""
     split = federation.train
     y = split.y.clone()
@@ -23,19 +24,19 @@ def without_class(federation, client, absent):
     return Federation(split, split, split, federation.classes)
 
 
-def task(federation, ids):
+def task(federation: Federation, ids: list[int]) -> tuple[Task, Tensor]:
     module = TwoHeads(net())
     layout = Layout(module)
     return Task(Network(module, layout), federation, ids, CLASSES, round=1, seed=0), layout.read(module)
 
 
-def test_equal_counts_train_the_generic_model_as_fedavg():
+def test_equal_counts_train_the_generic_model_as_fedavg() -> None:
     _, snapshot = run(fedrod(), EQUAL, net(), rounds=3, how=CLASSES)
     w, _ = run(fedavg(), EQUAL, net(), rounds=3, how=CLASSES)
     torch.testing.assert_close(snapshot.message["w"][0], w[0], atol=1e-6, rtol=1e-5)
 
 
-def test_without_balance_the_generic_model_is_fedavg_whatever_the_counts():
+def test_without_balance_the_generic_model_is_fedavg_whatever_the_counts() -> None:
     _, snapshot = run(fedrod(balance=0), UNEQUAL, net(), rounds=3, how=CLASSES)
     w, _ = run(fedavg(), UNEQUAL, net(), rounds=3, how=CLASSES)
     torch.testing.assert_close(snapshot.message["w"][0], w[0], atol=1e-6, rtol=1e-5)
@@ -43,7 +44,7 @@ def test_without_balance_the_generic_model_is_fedavg_whatever_the_counts():
     assert not torch.allclose(balanced.message["w"][0], w[0], atol=1e-4)
 
 
-def test_the_prior_is_the_logarithm_of_the_counts_and_finite_for_absent_classes():
+def test_the_prior_is_the_logarithm_of_the_counts_and_finite_for_absent_classes() -> None:
     federation = without_class(UNEQUAL, 0, absent=2)
     t, _ = task(federation, [0, 1])
     prior = log_prior(t, 1.0)
@@ -57,7 +58,7 @@ def test_the_prior_is_the_logarithm_of_the_counts_and_finite_for_absent_classes(
 
 
 @pytest.mark.parametrize(("balance", "moves"), [(1.0, False), (0.0, True)])
-def test_a_client_leaves_classes_alone_that_it_has_never_seen(balance, moves):
+def test_a_client_leaves_classes_alone_that_it_has_never_seen(balance: float, moves: bool) -> None:
     t, start = task(without_class(UNEQUAL, 0, absent=2), [0])
     method = fedrod(balance=balance)
     state, message = method.init(start, t.layout)
@@ -67,7 +68,7 @@ def test_a_client_leaves_classes_alone_that_it_has_never_seen(balance, moves):
     assert bool((row.abs() > 1e-4).any()) is moves
 
 
-def test_the_deployed_model_adds_both_heads():
+def test_the_deployed_model_adds_both_heads() -> None:
     models, snapshot = run(fedrod(), UNEQUAL, net(), rounds=2, how=CLASSES)
     module = TwoHeads(net())
     layout = Layout(module)
@@ -80,11 +81,11 @@ def test_the_deployed_model_adds_both_heads():
     assert len({tuple(row.tolist()) for row in own}) == 3
 
 
-def test_a_client_that_never_trained_deploys_the_generic_model():
+def test_a_client_that_never_trained_deploys_the_generic_model() -> None:
     module, x = net(), UNEQUAL.test.x
     torch.testing.assert_close(TwoHeads(module)(x), module(x))
 
 
-def test_balance_is_checked():
+def test_balance_is_checked() -> None:
     with pytest.raises(InputError, match="balance must be >= 0"):
         fedrod(balance=-1)

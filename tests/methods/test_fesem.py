@@ -14,7 +14,7 @@ SIZES = [1, 3, 2, 2, 4]
 LR = 0.1
 
 
-def test_one_cluster_is_fedavg_bit_for_bit():
+def test_one_cluster_is_fedavg_bit_for_bit() -> None:
     federation = quadratic(CENTRES, SIZES)
     for participation in (1.0, 0.6):
         mine, theirs = (
@@ -24,30 +24,30 @@ def test_one_cluster_is_fedavg_bit_for_bit():
         assert torch.equal(mine, theirs)
 
 
-def test_the_first_round_already_parts_the_clients():
+def test_the_first_round_already_parts_the_clients() -> None:
     """One step from 0 gives lr c_k; each cluster's centre is the weighted mean of its members' models."""
     _, snapshot = run(fesem(), quadratic(CENTRES, SIZES), [0.0, 0.0])
     expected = LR * torch.tensor([[0.75, 9.75], [0.75, 9.75], [9.5, 0.5], [9.5, 0.5], [-9.0, -9.0]])
     torch.testing.assert_close(snapshot.message["centre"], expected)
 
 
-def test_it_settles_at_the_clusters_centres():
+def test_it_settles_at_the_clusters_centres() -> None:
     models, _ = run(fesem(), quadratic(CENTRES, SIZES), [0.0, 0.0], rounds=30, how=training(0.5))
     expected = torch.tensor([[0.75, 9.75], [0.75, 9.75], [9.5, 0.5], [9.5, 0.5], [-9.0, -9.0]])
     torch.testing.assert_close(models, expected, atol=1e-4, rtol=1e-4)
 
 
-def test_another_average_acts_within_the_clusters():
+def test_another_average_acts_within_the_clusters() -> None:
     centres = [[0.0], [1.0], [5.0], [-40.0], [-44.0], [-48.0]]
     models, _ = run(fesem(clusters=2), quadratic(centres), [0.0], rounds=30, average=median(), how=training(0.5))
     torch.testing.assert_close(models[:, 0], torch.tensor([1.0, 1.0, 1.0, -44.0, -44.0, -44.0]), atol=1e-4, rtol=1e-4)
 
 
-def cohort(ids, round=1):
+def cohort(ids: list[int], round: int = 1) -> Cohort:
     return Cohort(torch.tensor(ids), torch.full((len(ids),), 1 / len(ids)), 5, round, 0)
 
 
-def test_a_client_changes_to_the_nearest_centre_and_one_that_sits_out_keeps_its_own():
+def test_a_client_changes_to_the_nearest_centre_and_one_that_sits_out_keeps_its_own() -> None:
     server = fesem(clusters=2).server(mean())
     state, _ = server.init({"centre": torch.zeros(1, 1)}, {}, 5)
     state, sent = server.update(state, {"w": torch.tensor([[1.0], [2.0], [9.0], [11.0]])}, cohort([0, 1, 2, 3]))
@@ -56,7 +56,7 @@ def test_a_client_changes_to_the_nearest_centre_and_one_that_sits_out_keeps_its_
     assert sent["centre"][:4, 0].tolist() == [1.5, 8.0, 8.0, 8.0]
 
 
-def test_who_never_took_part_starts_from_the_members_mean_and_then_joins_a_cluster():
+def test_who_never_took_part_starts_from_the_members_mean_and_then_joins_a_cluster() -> None:
     server = fesem(clusters=2).server(mean())
     state, _ = server.init({"centre": torch.full((1, 1), 100.0)}, {}, 5)
     state, sent = server.update(state, {"w": torch.tensor([[1.0], [2.0], [9.0]])}, cohort([0, 1, 2]))
@@ -66,7 +66,7 @@ def test_who_never_took_part_starts_from_the_members_mean_and_then_joins_a_clust
     assert sent["centre"][:, 0].tolist() == pytest.approx([1.5, 1.5, 7.0, (3 + 14) / 4, 7.0])
 
 
-def test_kmeans_finds_the_groups_and_survives_equal_rows():
+def test_kmeans_finds_the_groups_and_survives_equal_rows() -> None:
     generator = torch.Generator().manual_seed(0)
     groups = torch.arange(4).repeat_interleave(6)
     rows = 10 * torch.randn(4, 50, generator=generator)[groups] + torch.randn(24, 50, generator=generator)
@@ -77,6 +77,6 @@ def test_kmeans_finds_the_groups_and_survives_equal_rows():
     assert sorted(kmeans(torch.tensor([[0.0], [5.0]]), 7).tolist()) == [0, 1]
 
 
-def test_what_cannot_work_is_refused():
+def test_what_cannot_work_is_refused() -> None:
     with pytest.raises(InputError, match="1 is FedAvg"):
         fesem(clusters=0)

@@ -1,8 +1,12 @@
 """The methods everything else is compared with: LOCAL, FedAvg, FedProx, SCAFFOLD, FedRep, Ditto and fine-tuning."""
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 from helpers import CLASSES, Sum, blobs, net, quadratic, run, training
+from torch import Tensor
 
 from fairlead.core import InputError, Layout
 from fairlead.methods import ditto, fedavg, fedprox, fedrep, ft, local, scaffold
@@ -14,44 +18,44 @@ MEAN = torch.tensor([[0.2, 2.6]])  # of the centres, weighted by the sizes
 START = torch.tensor([0.5, -1.0])
 
 
-def assert_same(a, b):
+def assert_same(a: Tensor, b: Tensor) -> None:
     torch.testing.assert_close(a, b, rtol=0, atol=0)
 
 
-def assert_differ(a, b):
+def assert_differ(a: Tensor, b: Tensor) -> None:
     assert (a - b).norm() > 1e-3
 
 
-def test_local_goes_to_each_clients_own_minimum_and_sends_nothing():
+def test_local_goes_to_each_clients_own_minimum_and_sends_nothing() -> None:
     models, snapshot = run(local(), quadratic(CENTRES), START, rounds=40, how=training(lr=0.2, steps=5))
     torch.testing.assert_close(models, CENTRES)
     assert snapshot.message == {}
 
 
-def test_fedavg_contracts_towards_the_weighted_mean():
+def test_fedavg_contracts_towards_the_weighted_mean() -> None:
     # K steps shrink every distance by (1 - lr)^K, so the mean of the copies is at that factor from the mean centre.
     models, _ = run(fedavg(), quadratic(CENTRES, SIZES), START, rounds=3, how=training(lr=0.2, steps=4))
     torch.testing.assert_close(models, (MEAN + 0.8 ** (4 * 3) * (START - MEAN)).expand(3, -1))
 
 
-def test_one_client_makes_fedavg_local():
+def test_one_client_makes_fedavg_local() -> None:
     alone = quadratic(CENTRES[:1])
     assert_same(run(fedavg(), alone, START, rounds=3)[0], run(local(), alone, START, rounds=3)[0])
 
 
-def test_fedprox_settles_where_pull_and_data_agree():
+def test_fedprox_settles_where_pull_and_data_agree() -> None:
     # Long local training ends at (c_k + μ w)/(1 + μ); the next w is the mean of these, so w converges to mean(c).
     models, _ = run(fedprox(mu=1.0), quadratic(CENTRES), START, how=training(lr=0.2, steps=200))
     torch.testing.assert_close(models, ((CENTRES + START) / 2).mean(0).expand(3, -1))
 
 
-def test_fedprox_without_pull_is_fedavg_and_pull_matters():
+def test_fedprox_without_pull_is_fedavg_and_pull_matters() -> None:
     plain = run(fedavg(), blobs(), net(), rounds=3, how=CLASSES)[0]
     assert_same(run(fedprox(mu=0.0), blobs(), net(), rounds=3, how=CLASSES)[0], plain)
     assert_differ(run(fedprox(mu=1.0), blobs(), net(), rounds=3, how=CLASSES)[0], plain)
 
 
-def test_scaffold_variates_become_the_clients_gradients_and_drift_is_gone():
+def test_scaffold_variates_become_the_clients_gradients_and_drift_is_gone() -> None:
     """After a round from w, c_k is the mean gradient along the client's path; corrected steps are alike for all."""
     how = training(lr=0.1, steps=1)
     _, snapshot = run(scaffold(), quadratic(CENTRES), START, how=how)
@@ -62,13 +66,13 @@ def test_scaffold_variates_become_the_clients_gradients_and_drift_is_gone():
     torch.testing.assert_close(later.message["w"], CENTRES.mean(0)[None])
 
 
-def test_scaffold_is_fedavg_in_its_first_round_and_not_later():
+def test_scaffold_is_fedavg_in_its_first_round_and_not_later() -> None:
     assert_same(run(scaffold(), blobs(), net(), how=CLASSES)[0], run(fedavg(), blobs(), net(), how=CLASSES)[0])
     later = [run(method, blobs(), net(), rounds=3, how=CLASSES)[0] for method in (scaffold(), fedavg())]
     assert_differ(*later)
 
 
-def test_scaffold_with_momentum_keeps_variates_the_size_of_gradients():
+def test_scaffold_with_momentum_keeps_variates_the_size_of_gradients() -> None:
     how = training(lr=0.01, steps=20, momentum=0.9)
     _, snapshot = run(scaffold(), quadratic(CENTRES), START, how=how)
     c = snapshot.clients()["state.row.c"]
@@ -77,7 +81,7 @@ def test_scaffold_with_momentum_keeps_variates_the_size_of_gradients():
     assert (c.norm(dim=1) >= 0.2 * gradients.norm(dim=1)).all()
 
 
-def test_fedrep_moves_heads_first_then_the_shared_body():
+def test_fedrep_moves_heads_first_then_the_shared_body() -> None:
     """Prediction body + head: the head takes K steps towards c - body, then the body one towards c - head."""
     how = training(lr=0.5, steps=None, epochs=2, batch_size=10)
     models, snapshot = run(fedrep(), quadratic(CENTRES), Sum([0.0, 0.0], [0.0, 0.0]), how=how)
@@ -88,7 +92,7 @@ def test_fedrep_moves_heads_first_then_the_shared_body():
     torch.testing.assert_close(snapshot.message["w"], body.mean(0)[None])
 
 
-def test_fedrep_takes_the_rounds_steps_with_the_head_and_again_with_the_body():
+def test_fedrep_takes_the_rounds_steps_with_the_head_and_again_with_the_body() -> None:
     how = training(lr=0.5, steps=3, epochs=2, batch_size=10)
     models, snapshot = run(fedrep(), quadratic(CENTRES), Sum([0.0, 0.0], [0.0, 0.0]), how=how)
     head = CENTRES * (1 - 0.5**3)
@@ -96,7 +100,7 @@ def test_fedrep_takes_the_rounds_steps_with_the_head_and_again_with_the_body():
     torch.testing.assert_close(snapshot.message["w"], (1 - 0.5**3) * (CENTRES - head).mean(0)[None])
 
 
-def test_fedrep_keeps_heads_at_home():
+def test_fedrep_keeps_heads_at_home() -> None:
     layout = Layout(net())
     models, snapshot = run(fedrep(), blobs(), net(), rounds=2, how=CLASSES)
     assert snapshot.message["w"].shape == (1, layout.body.size)
@@ -104,7 +108,7 @@ def test_fedrep_keeps_heads_at_home():
     assert_differ(models[0, layout.body.size :], models[1, layout.body.size :])
 
 
-def test_ditto_settles_between_its_data_and_the_global_model():
+def test_ditto_settles_between_its_data_and_the_global_model() -> None:
     lam = 0.5
     models, snapshot = run(ditto(pull=lam), quadratic(CENTRES), START, rounds=120, how=training(lr=0.2, steps=5))
     w = snapshot.message["w"]
@@ -112,20 +116,20 @@ def test_ditto_settles_between_its_data_and_the_global_model():
     torch.testing.assert_close(models, (CENTRES + lam * w) / (1 + lam))
 
 
-def test_ditto_untied_is_local_and_the_tie_matters():
+def test_ditto_untied_is_local_and_the_tie_matters() -> None:
     alone = run(local(), blobs(), net(), rounds=3, how=CLASSES)[0]
     assert_same(run(ditto(pull=0.0), blobs(), net(), rounds=3, how=CLASSES)[0], alone)
     assert_differ(run(ditto(), blobs(), net(), rounds=3, how=CLASSES)[0], alone)
 
 
-def test_dittos_global_model_is_fedavgs():
+def test_dittos_global_model_is_fedavgs() -> None:
     assert_same(
         run(ditto(), blobs(), net(), rounds=3, how=CLASSES)[1].message["w"],
         run(fedavg(), blobs(), net(), rounds=3, how=CLASSES)[1].message["w"],
     )
 
 
-def test_fine_tuning_starts_from_what_the_method_deploys_and_changes_nothing_else():
+def test_fine_tuning_starts_from_what_the_method_deploys_and_changes_nothing_else() -> None:
     how = training(lr=0.5, steps=None, epochs=1, batch_size=10)
     models, snapshot = run(ft(fedavg(), epochs=3), quadratic(CENTRES), START, how=how)
     w = snapshot.message["w"]
@@ -133,7 +137,7 @@ def test_fine_tuning_starts_from_what_the_method_deploys_and_changes_nothing_els
     torch.testing.assert_close(models, CENTRES + 0.5**3 * (w - CENTRES))
 
 
-def test_another_average_takes_the_place_of_the_methods_own():
+def test_another_average_takes_the_place_of_the_methods_own() -> None:
     weighted, plain = (
         run(fedavg(), quadratic(CENTRES, SIZES), START, average=stage)[1].message["w"] for stage in (None, uniform())
     )
@@ -150,6 +154,6 @@ def test_another_average_takes_the_place_of_the_methods_own():
         (lambda: ft(fedavg(), epochs=0), "epochs must be >= 1, got 0"),
     ],
 )
-def test_impossible_settings_are_refused(build, sentence):
+def test_impossible_settings_are_refused(build: Callable[..., Any], sentence: str) -> None:
     with pytest.raises(InputError, match=sentence):
         build()

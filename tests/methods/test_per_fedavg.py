@@ -16,7 +16,7 @@ START = torch.tensor([0.5, -1.0])
 
 @pytest.mark.parametrize(("variant", "power"), [("first-order", 1), ("hessian-free", 2)])
 @pytest.mark.parametrize("beta", [None, 0.2])
-def test_one_round(variant, power, beta):
+def test_one_round(variant: str, power: int, beta: float | None) -> None:
     """The gradient after adapting is (1 - α)(u - c_k); the curvature I - α∇²f is another 1 - α."""
     alpha, rate = 0.3, beta or 0.1
     w = (START - rate * (1 - alpha) ** power * (START - CENTRES)).mean(0)
@@ -26,7 +26,7 @@ def test_one_round(variant, power, beta):
     torch.testing.assert_close(models, w - alpha * (w - CENTRES), rtol=1e-4, atol=1e-4)
 
 
-def test_the_difference_of_gradients_is_the_curvature():
+def test_the_difference_of_gradients_is_the_curvature() -> None:
     """On a network, without batches to choose from: the meta gradient is that of f(w - α∇f(w)), by autograd."""
     module, data = net(), blobs([8])
     x, y = data.train.client(0)
@@ -42,13 +42,13 @@ def test_the_difference_of_gradients_is_the_curvature():
     torch.testing.assert_close(before - snapshot.message["w"][0], meta, rtol=1e-3, atol=1e-4)
 
 
-def test_without_adaptation_it_is_fedavg():
+def test_without_adaptation_it_is_fedavg() -> None:
     ours, _ = run(per_fedavg(alpha=0.0), quadratic(CENTRES), START, rounds=3)
     theirs, _ = run(fedavg(), quadratic(CENTRES), START, rounds=3, average=uniform())
     torch.testing.assert_close(ours, theirs)
 
 
-def test_adapts_on_train_data_only():
+def test_adapts_on_train_data_only() -> None:
     data = blobs()
     noise = Split(-data.test.x, data.test.y.flip(0), data.test.starts)
     ours, _ = run(per_fedavg(alpha=0.1), data, net(), rounds=2, how=CLASSES)
@@ -56,7 +56,7 @@ def test_adapts_on_train_data_only():
     torch.testing.assert_close(ours, same, rtol=0, atol=0)
 
 
-def test_what_is_deployed_is_adapted():
+def test_what_is_deployed_is_adapted() -> None:
     ours, snapshot = run(per_fedavg(alpha=0.1), blobs(), net(), rounds=2, how=CLASSES)
     more, _ = run(per_fedavg(alpha=0.1, adapt_steps=5), blobs(), net(), rounds=2, how=CLASSES)
     w = snapshot.message["w"]
@@ -64,6 +64,6 @@ def test_what_is_deployed_is_adapted():
     assert ((more - w).norm(dim=1) > (ours - w).norm(dim=1)).all()
 
 
-def test_unknown_variant_is_refused():
+def test_unknown_variant_is_refused() -> None:
     with pytest.raises(InputError, match="variant must be"):
         per_fedavg(variant="exact")

@@ -5,7 +5,7 @@ import torch
 from helpers import Point, cohorts, quadratic, run, training
 from torch import nn
 
-from fairlead.core import Cohort, InputError, Layout
+from fairlead.core import Cohort, InputError, Layout, Method, Named, Server
 from fairlead.methods import pfedhn
 from fairlead.methods.pfedhn import generate, under
 
@@ -14,7 +14,7 @@ START = [0.5, -0.5]
 LR = 0.1
 
 
-def begun(method, start=START, clients=3):
+def begun(method: Method, start: list[float] = START, clients: int = 3) -> tuple[Server, Named, Named]:
     """The server, its first state and its first message."""
     module = Point(start)
     layout = Layout(module)
@@ -23,12 +23,12 @@ def begun(method, start=START, clients=3):
     return server, *server.init(message, {}, clients)
 
 
-def whole_cohort(n, round=1):
+def whole_cohort(n: int, round: int = 1) -> Cohort:
     return Cohort(torch.arange(n), torch.full((n,), 1 / n), n, round, 0)
 
 
 @pytest.mark.parametrize("clip", [50.0, 0.1])
-def test_two_steps_are_those_of_torch_sgd_on_the_chain_rule(clip):
+def test_two_steps_are_those_of_torch_sgd_on_the_chain_rule(clip: float) -> None:
     """θ = h(v; φ) written as a module, the loss -Σ Δθ_i·θ_i / C, a step of C lr, momentum, decay and clipping."""
     options = {"lr": 0.01, "momentum": 0.5, "weight_decay": 0.1, "clip": clip}
     server, state, message = begun(pfedhn(**options))
@@ -55,7 +55,7 @@ def test_two_steps_are_those_of_torch_sgd_on_the_chain_rule(clip):
         torch.testing.assert_close(state["v"], v.detach())
 
 
-def test_the_first_weights_are_the_initial_model_with_a_small_deviation_per_client():
+def test_the_first_weights_are_the_initial_model_with_a_small_deviation_per_client() -> None:
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(20, 30), nn.LayerNorm(30), nn.Linear(30, 5))
     layout = Layout(module)
@@ -72,17 +72,17 @@ def test_the_first_weights_are_the_initial_model_with_a_small_deviation_per_clie
             assert not torch.equal(made[0], made[1])
 
 
-def test_clients_get_models_of_their_own():
+def test_clients_get_models_of_their_own() -> None:
     models, _ = run(pfedhn(weight_decay=0.0), quadratic(CENTRES), START, rounds=80, how=training(0.5))
     assert float((models - CENTRES).norm(dim=1).max()) < 0.5
 
 
-def test_one_client_reaches_its_own_optimum():
+def test_one_client_reaches_its_own_optimum() -> None:
     models, _ = run(pfedhn(weight_decay=0.0, lr=0.1), quadratic(CENTRES[:1]), START, rounds=80, how=training(0.5))
     torch.testing.assert_close(models, CENTRES[:1], atol=0.1, rtol=0)
 
 
-def test_many_clients_do_not_overshoot():
+def test_many_clients_do_not_overshoot() -> None:
     """64 clients that ask for the same change: the step stays below what momentum can bear."""
     server, state, message = begun(pfedhn(), clients=64)
     for t in range(1, 61):
@@ -90,7 +90,7 @@ def test_many_clients_do_not_overshoot():
     assert float((message["theta"] - 2.0).abs().max()) < 0.5
 
 
-def test_who_sits_out_keeps_its_embedding_and_who_never_came_gets_the_mean_one():
+def test_who_sits_out_keeps_its_embedding_and_who_never_came_gets_the_mean_one() -> None:
     method = pfedhn()
     seed = next(s for s in range(99) if cohorts(0.7, 3, 2, s) == [[0, 1], [1, 2]])
     _, first = run(method, quadratic(CENTRES), START, participation=0.7, seed=seed)
@@ -104,7 +104,7 @@ def test_who_sits_out_keeps_its_embedding_and_who_never_came_gets_the_mean_one()
     assert torch.equal(models, second.message["theta"])
 
 
-def test_an_embedding_never_used_pollutes_nobody():
+def test_an_embedding_never_used_pollutes_nobody() -> None:
     """Another embedding for the client that is away changes nothing for the others."""
     server, state, _ = begun(pfedhn())
     other = state | {"v": torch.cat([state["v"][:2], state["v"][2:] + 7])}
@@ -113,7 +113,7 @@ def test_an_embedding_never_used_pollutes_nobody():
     assert torch.equal(one["theta"], two["theta"])
 
 
-def test_what_cannot_work_is_refused():
+def test_what_cannot_work_is_refused() -> None:
     for wrong in ({"lr": 0.0}, {"momentum": 1.0}, {"weight_decay": -1.0}, {"clip": 0.0}, {"hidden": 0}):
         with pytest.raises(InputError, match=f"pfedhn: {next(iter(wrong))}"):
             pfedhn(**wrong)

@@ -11,7 +11,7 @@ from fairlead.methods import pfedhn, plgu_ghn
 from fairlead.methods.pfedhn import generate, norm, under
 
 
-def test_without_looking_ahead_it_is_pfedhn_bit_for_bit():
+def test_without_looking_ahead_it_is_pfedhn_bit_for_bit() -> None:
     federation = quadratic(CENTRES, [1, 4, 2])
     for participation in (1.0, 0.7):
         mine, theirs = (
@@ -21,7 +21,7 @@ def test_without_looking_ahead_it_is_pfedhn_bit_for_bit():
         assert torch.equal(mine, theirs)
 
 
-def test_phi_moves_by_the_gradient_at_phi_plus_epsilon_and_v_by_the_plain_one():
+def test_phi_moves_by_the_gradient_at_phi_plus_epsilon_and_v_by_the_plain_one() -> None:
     rho, delta = 0.5, torch.tensor([[1.0, 2.0], [-1.0, 0.0], [3.0, 3.0]])
     plain = {"momentum": 0.0, "weight_decay": 0.0}
     server, state, _ = begun(plgu_ghn(rho=rho, **plain))
@@ -37,13 +37,13 @@ def test_phi_moves_by_the_gradient_at_phi_plus_epsilon_and_v_by_the_plain_one():
     assert not torch.allclose(g["2.weight"], g_ahead["2.weight"], atol=1e-4)
 
 
-def test_clients_that_ask_for_nothing_move_nothing():
+def test_clients_that_ask_for_nothing_move_nothing() -> None:
     """A gradient of zero has no direction to look into."""
     server, state, message = begun(plgu_ghn(weight_decay=0.0))
     _, after = server.update(state, {"theta": torch.zeros(3, 2)}, whole_cohort(3))
     assert torch.equal(after["theta"], message["theta"])
 
 
-def test_what_cannot_work_is_refused():
+def test_what_cannot_work_is_refused() -> None:
     with pytest.raises(InputError, match="0 is pFedHN"):
         plgu_ghn(rho=-0.1)

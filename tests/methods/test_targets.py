@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from fairlead.clients import InProcess, engine
 from fairlead.core import Federation, InputError, Layout, Network, Plan, Split, Task, Training
@@ -33,7 +33,7 @@ def net(outputs: int) -> nn.Module:
         return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 5), nn.Tanh(), nn.Linear(5, outputs))
 
 
-def last_loss(name, data, on):
+def last_loss(name: str, data: Federation, on: str) -> Tensor | None:
     """The mean test loss of the deployed models after eight rounds."""
     how = Training(lr=0.2 if data.classes else 0.05, epochs=2, batch_size=4)
     plan = Plan(rounds=8, evaluate_every=8)
@@ -45,7 +45,7 @@ def last_loss(name, data, on):
 @pytest.mark.parametrize("on", ["loop", "vectorised"])
 @pytest.mark.parametrize("labels", [0, 3], ids=["quantities", "labels"])
 @pytest.mark.parametrize("name", METHODS)
-def test_methods_learn_other_targets_or_refuse(name, labels, on) -> None:
+def test_methods_learn_other_targets_or_refuse(name: str, labels: int, on: str) -> None:
     data = federation(labels)
     if name in NEED_CLASSES:
         found = "several labels each" if labels else "quantities"

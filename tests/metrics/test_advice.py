@@ -7,9 +7,10 @@ import pytest
 
 from fairlead.core.errors import InputError
 from fairlead.metrics import OwnerPairs, PairedRun, judge, metric, positive_transfer, recommend
+from fairlead.metrics.verdict import OwnerVerdict
 
 
-def owner(name, gain, n=600, control=0.7, seeds=3, seed=0):
+def owner(name: str, gain: float, n: int = 600, control: float = 0.7, seeds: int = 3, seed: int = 0) -> OwnerPairs:
     """Hits of both models: `gain` more or fewer right answers with the method, the same in all seeds but a few."""
     rng = np.random.default_rng([seed, len(name), *name.encode()])
     alone = rng.random(n) < control
@@ -25,11 +26,11 @@ def owner(name, gain, n=600, control=0.7, seeds=3, seed=0):
     return OwnerPairs(name, runs)
 
 
-def verdicts(**gains):
+def verdicts(**gains: float) -> list[OwnerVerdict]:
     return judge([owner(name, gain) for name, gain in gains.items()], metric("accuracy"))
 
 
-def test_an_owner_joins_with_the_method_that_surely_helps_most():
+def test_an_owner_joins_with_the_method_that_surely_helps_most() -> None:
     advice = recommend({"one": verdicts(a=0.08, b=0.0), "two": verdicts(a=0.15, b=0.0)})
     a, b = advice.owners
     assert (a.action, a.method) == ("join", "two")
@@ -41,13 +42,13 @@ def test_an_owner_joins_with_the_method_that_surely_helps_most():
     assert json.loads(json.dumps(advice.to_json()))["owners"][0]["method"] == "two"
 
 
-def test_all_better_off():
+def test_all_better_off() -> None:
     told = recommend({"m": verdicts(a=0.15, b=0.1)}).federation
     assert (told.method, told.better, told.worse) == ("m", 2, 0)
     assert told.why.startswith("With m all 2 owners are better off than alone")
 
 
-def test_stay_alone_where_every_method_is_worse():
+def test_stay_alone_where_every_method_is_worse() -> None:
     advice = recommend({"one": verdicts(a=-0.15), "two": verdicts(a=-0.1)})
     assert advice.owners[0].action == "stay alone"
     assert "every method is worse" in advice.owners[0].why
@@ -55,27 +56,27 @@ def test_stay_alone_where_every_method_is_worse():
     assert "No method was found to help anybody" in advice.federation.why
 
 
-def test_one_wins_and_one_loses():
+def test_one_wins_and_one_loses() -> None:
     told = recommend({"m": verdicts(a=0.15, b=-0.15)}).federation
     assert told.method is None
     assert (told.better, told.worse) == (1, 1)
     assert "worse off: b" in told.why
 
 
-def test_nothing_differs():
+def test_nothing_differs() -> None:
     advice = recommend({"m": verdicts(a=0.0, b=0.0)})
     assert [o.action for o in advice.owners] == ["makes no difference"] * 2
     assert advice.federation.why == "No difference from training alone was found, with any method."
 
 
-def test_too_few_rows():
+def test_too_few_rows() -> None:
     advice = recommend({"m": judge([owner("a", 0.1, n=8)], metric("accuracy"))})
     assert advice.owners[0].action == "cannot tell"
     assert "more rows would tell" in advice.owners[0].why
     assert advice.federation.why == "The owners have too few rows to tell, with any method."
 
 
-def test_nothing_was_learned():
+def test_nothing_was_learned() -> None:
     """Better than alone, yet no better than the same answer for every row."""
     advice = recommend({"m": judge([owner("a", 0.15, control=0.2)], metric("accuracy"))})
     assert advice.owners[0].action == "cannot tell"
@@ -84,7 +85,7 @@ def test_nothing_was_learned():
     assert "Nothing was learned" in advice.federation.why
 
 
-def test_many_methods_need_more_evidence_than_one():
+def test_many_methods_need_more_evidence_than_one() -> None:
     """A gain that one method's verdicts just carry is not claimed as the best of forty."""
     found = verdicts(a=0.035)
     assert found[0].verdict == "better"
@@ -93,14 +94,14 @@ def test_many_methods_need_more_evidence_than_one():
     assert recommend(many).owners[0].action != "join"
 
 
-def test_methods_must_have_the_same_owners():
+def test_methods_must_have_the_same_owners() -> None:
     with pytest.raises(InputError, match="other owners"):
         recommend({"one": verdicts(a=0.0), "two": verdicts(b=0.0)})
     with pytest.raises(InputError, match="no method"):
         recommend({})
 
 
-def test_chance_puts_half_of_equal_owners_above_the_control_less_ties():
+def test_chance_puts_half_of_equal_owners_above_the_control_less_ties() -> None:
     rng = np.random.default_rng(0)
     twins = []
     for k in range(40):
@@ -114,7 +115,7 @@ def test_chance_puts_half_of_equal_owners_above_the_control_less_ties():
     assert 0.2 < found.low < found.high < 0.7
 
 
-def test_where_nothing_differs_chance_puts_nobody_above():
+def test_where_nothing_differs_chance_puts_nobody_above() -> None:
     same = owner("a", 0.0, seeds=1)
     same = OwnerPairs("a", [PairedRun(r.rows, r.y, r.control, r.control) for r in same.runs])
     found = positive_transfer(judge([same], metric("accuracy")))

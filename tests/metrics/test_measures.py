@@ -11,7 +11,7 @@ from fairlead.metrics import METRICS, default_metric, metric
 from fairlead.metrics.measures import Metric, RowScores, _leave_out, probabilities
 
 
-def example(target, n=60, classes=3, seed=0):
+def example(target: str, n: int = 60, classes: int = 3, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(seed)
     if target == "classes":
         y = rng.integers(0, classes, n)
@@ -23,7 +23,7 @@ def example(target, n=60, classes=3, seed=0):
     return y, y + rng.normal(size=n) / 2
 
 
-def test_classes_agree_with_scikit_learn():
+def test_classes_agree_with_scikit_learn() -> None:
     y, out = example("classes")
     p, said = probabilities(out), out.argmax(1)
     wide = np.eye(3)[y]
@@ -40,7 +40,7 @@ def test_classes_agree_with_scikit_learn():
         assert metric(name)(y, out).value == pytest.approx(value), name
 
 
-def test_two_classes_agree_with_scikit_learn_ties_included():
+def test_two_classes_agree_with_scikit_learn_ties_included() -> None:
     y, out = example("classes", classes=2)
     out = np.round(out)
     p = probabilities(out)[:, 1]
@@ -49,19 +49,19 @@ def test_two_classes_agree_with_scikit_learn_ties_included():
     assert metric("brier")(y, out).value == pytest.approx(sk.brier_score_loss(y, p))
 
 
-def test_quantities_agree_with_scikit_learn():
+def test_quantities_agree_with_scikit_learn() -> None:
     y, out = example("quantity")
     assert metric("rmse")(y, out).value == pytest.approx(sk.root_mean_squared_error(y, out))
     assert metric("mae")(y, out).value == pytest.approx(sk.mean_absolute_error(y, out))
     assert metric("r2")(y, out).value == pytest.approx(sk.r2_score(y, out))
 
 
-def test_calibration_error_is_the_gap_between_confidence_and_hits():
+def test_calibration_error_is_the_gap_between_confidence_and_hits() -> None:
     y, p = np.array([0] * 8 + [1] * 2), np.tile([0.95, 0.05], (10, 1))
     assert metric("calibration")(y, p).value == pytest.approx(0.15)
 
 
-def test_c_index_counts_pairs():
+def test_c_index_counts_pairs() -> None:
     y = np.array([[1.0, 1], [2.0, 0], [3.0, 1], [3.0, 0]])
     risk = np.array([3.0, 1.0, 2.0, 2.0])
     # Known orders: row 0 before 1, 2 and 3, all right; row 2 before row 3, which was still watched then: a tie.
@@ -69,7 +69,7 @@ def test_c_index_counts_pairs():
 
 
 @pytest.mark.parametrize("name", METRICS)
-def test_the_rows_numbers_have_the_measure_as_mean_and_predict_what_leaving_a_row_out_does(name):
+def test_the_rows_numbers_have_the_measure_as_mean_and_predict_what_leaving_a_row_out_does(name: str) -> None:
     m = metric(name)
     y, out = example(m.target, n=400)
     rows = m.row_scores(y, out).rows
@@ -82,14 +82,14 @@ def test_the_rows_numbers_have_the_measure_as_mean_and_predict_what_leaving_a_ro
 
 
 @pytest.mark.parametrize("name", ["auroc", "auprc", "balanced-accuracy"])
-def test_one_class_is_undefined_with_the_reason(name):
+def test_one_class_is_undefined_with_the_reason(name: str) -> None:
     score = metric(name)(np.ones(5, dtype=int), np.random.default_rng(0).normal(size=(5, 2)))
     assert np.isnan(score.value)
     assert "two classes" in score.why
 
 
 @pytest.mark.parametrize("name", METRICS)
-def test_no_rows_and_broken_outputs_are_undefined_with_the_reason(name):
+def test_no_rows_and_broken_outputs_are_undefined_with_the_reason(name: str) -> None:
     m = metric(name)
     y, out = example(m.target, n=10)
     assert metric(name)(y[:0], out[:0]).why == "no test rows"
@@ -97,13 +97,13 @@ def test_no_rows_and_broken_outputs_are_undefined_with_the_reason(name):
     assert "finite" in m(y, out).why
 
 
-def test_other_undefined_cases():
+def test_other_undefined_cases() -> None:
     assert "different targets" in metric("r2")(np.ones(4), np.arange(4.0)).why
     assert "event" in metric("c-index")(np.array([[1.0, 0], [2.0, 0]]), np.arange(2.0)).why
     assert "event" in metric("c-index")(np.array([[1.0, 0], [2.0, 1]]), np.arange(2.0)).why
 
 
-def test_shapes_that_do_not_fit_are_refused():
+def test_shapes_that_do_not_fit_are_refused() -> None:
     with pytest.raises(InputError, match="expected classes"):
         metric("accuracy")([0, 1], [0.1, 0.9])
     with pytest.raises(InputError, match="did you mean 'auroc'"):
@@ -111,20 +111,20 @@ def test_shapes_that_do_not_fit_are_refused():
 
 
 @given(st.integers(0, 10_000), st.sampled_from([m for m in METRICS if METRICS[m].target == "classes"]))
-def test_probabilities_and_their_logarithms_score_alike(seed, name):
+def test_probabilities_and_their_logarithms_score_alike(seed: int, name: str) -> None:
     y, out = example("classes", n=20, seed=seed)
     p = probabilities(out)
     assert metric(name)(y, p).value == pytest.approx(metric(name)(y, np.log(p)).value)
 
 
-def test_an_own_measure_needs_a_score_alone():
+def test_an_own_measure_needs_a_score_alone() -> None:
     worst = Metric("worst", "largest error", "quantity", False, lambda y, o: float(np.abs(o - y).max()), unit="")
     y, out = example("quantity")
     assert worst(y, out).value == np.abs(out - y).max()
     assert isinstance(worst.row_scores(y, out), RowScores)
 
 
-def test_the_default_follows_the_target_and_the_rarest_class():
+def test_the_default_follows_the_target_and_the_rarest_class() -> None:
     assert default_metric("quantity").metric.name == "rmse"
     assert default_metric("survival").metric.name == "c-index"
     assert default_metric("classes", {"a": [0, 1, 1]}).metric.name == "accuracy"

@@ -9,7 +9,7 @@ from fairlead.core.errors import InputError
 from fairlead.metrics import difference_interval, over_seeds, summarise
 
 
-def test_summary_by_hand():
+def test_summary_by_hand() -> None:
     acc = np.arange(1, 41) / 40
     s = summarise(acc, np.full(40, 0.5), np.arange(1, 41))
     assert s["accuracy"] == pytest.approx(acc.mean())
@@ -22,19 +22,19 @@ def test_summary_by_hand():
 
 
 @pytest.mark.parametrize(("clients", "few"), [(1, 1), (20, 1), (21, 2), (100, 5)])
-def test_five_percent_is_rounded_up(clients, few):
+def test_five_percent_is_rounded_up(clients: int, few: int) -> None:
     acc = np.linspace(0.1, 0.9, clients)
     assert summarise(acc, acc, np.ones(clients))["low5"] == pytest.approx(acc[:few].mean())
 
 
-def test_summary_refuses():
+def test_summary_refuses() -> None:
     with pytest.raises(InputError, match="one number per client"):
         summarise([0.5], [0.5, 0.5], [1, 1])
     with pytest.raises(InputError, match="no client has a test sample"):
         summarise([0.5], [0.5], [0])
 
 
-def test_over_seeds_uses_the_sample_deviation():
+def test_over_seeds_uses_the_sample_deviation() -> None:
     table = over_seeds([{"ptr": 0.25}, {"ptr": 0.5}, {"ptr": 0.75}])
     assert table["ptr"] == {"mean": pytest.approx(0.5), "std": pytest.approx(0.25)}
     assert over_seeds([{"ptr": 0.25}])["ptr"]["std"] is None
@@ -44,7 +44,7 @@ def test_over_seeds_uses_the_sample_deviation():
         over_seeds([])
 
 
-def test_the_interval_is_built_from_two_wilson_intervals():
+def test_the_interval_is_built_from_two_wilson_intervals() -> None:
     i = difference_interval([56], [42], [70])
     p, q, n, z = 0.8, 0.6, 70, 1.959964
 
@@ -60,7 +60,7 @@ def test_the_interval_is_built_from_two_wilson_intervals():
 
 @settings(deadline=None)
 @given(st.integers(0, 60), st.integers(0, 60), st.integers(60, 90))
-def test_the_interval_holds_the_difference_and_mirrors(a, b, n):
+def test_the_interval_holds_the_difference_and_mirrors(a: int, b: int, n: int) -> None:
     i, j = difference_interval([a], [b], [n]), difference_interval([b], [a], [n])
     assert -1 <= i.lower[0] <= i.difference[0] <= i.upper[0] <= 1
     assert i.lower[0] == pytest.approx(-j.upper[0])
@@ -70,13 +70,13 @@ def test_the_interval_holds_the_difference_and_mirrors(a, b, n):
         assert i.verdict[0] == "unclear"
 
 
-def test_nobody_is_hurt_on_little_evidence():
+def test_nobody_is_hurt_on_little_evidence() -> None:
     i = difference_interval([0, 3, 0], [1, 5, 0], [1, 5, 0])
     assert i.verdict.tolist() == ["unclear"] * 3
     assert (i.lower[2], i.upper[2]) == (-1, 1)
 
 
-def test_interval_refuses():
+def test_interval_refuses() -> None:
     with pytest.raises(InputError, match="between 0 and n"):
         difference_interval([5], [1], [4])
     with pytest.raises(InputError, match="level must lie"):

@@ -2,6 +2,7 @@
 
 import json
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,17 +13,24 @@ from scipy.stats import binomtest
 from fairlead.core.errors import InputError
 from fairlead.metrics import METRICS, OwnerPairs, OwnerVerdict, PairedRun, judge, metric
 from fairlead.metrics.evidence import Evidence, Ratio, correct, training_shares
+from fairlead.metrics.measures import Metric
 
 ACCURACY = metric("accuracy")
 
 
-def answers(hits):
+def answers(hits: list[int] | np.ndarray) -> np.ndarray:
     """Outputs of two classes that are right where `hits` says so, for targets of class 0."""
     hits = np.asarray(hits, dtype=float)
     return np.stack([hits, 1 - hits], 1)
 
 
-def pairs(name, method, control, rows=None, folds=None):
+def pairs(
+    name: str,
+    method: list[int] | np.ndarray,
+    control: list[int] | np.ndarray,
+    rows: None = None,
+    folds: int | None = None,
+) -> OwnerPairs:
     """One OwnerPairs from hits (repeats, n)."""
     method, control = np.atleast_2d(method), np.atleast_2d(control)
     n = method.shape[1]
@@ -35,7 +43,7 @@ def pairs(name, method, control, rows=None, folds=None):
 
 
 @st.composite
-def federations(draw):
+def federations(draw: st.DrawFn) -> tuple[Metric, list[OwnerPairs]]:
     """Owners with 1 to 60 rows, 1 to 4 seeds or 3 folds, any kind of difference, any measure."""
     m = METRICS[draw(st.sampled_from(sorted(METRICS)))]
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
@@ -62,13 +70,13 @@ def federations(draw):
     return m, owners
 
 
-def mirrored(owner):
+def mirrored(owner: OwnerPairs) -> OwnerPairs:
     return OwnerPairs(owner.owner, [PairedRun(r.rows, r.y, r.control, r.method, r.repeat, r.fold) for r in owner.runs])
 
 
 @settings(max_examples=60, deadline=None)
 @given(federations())
-def test_verdict_interval_and_gain_agree(drawn):
+def test_verdict_interval_and_gain_agree(drawn: tuple[Metric, list[OwnerPairs]]) -> None:
     m, owners = drawn
     for v in judge(owners, m):
         if v.gain is None:
@@ -86,7 +94,7 @@ def test_verdict_interval_and_gain_agree(drawn):
 
 @settings(max_examples=30, deadline=None)
 @given(federations(), st.randoms(use_true_random=False))
-def test_the_order_of_owners_and_runs_does_not_matter(drawn, random):
+def test_the_order_of_owners_and_runs_does_not_matter(drawn: tuple[Metric, list[OwnerPairs]], random: Any) -> None:
     m, owners = drawn
     mixed = [OwnerPairs(o.owner, random.sample(list(o.runs), len(o.runs))) for o in random.sample(owners, len(owners))]
     before = {v.owner: v for v in judge(owners, m)}
@@ -99,7 +107,7 @@ def test_the_order_of_owners_and_runs_does_not_matter(drawn, random):
 
 @settings(max_examples=40, deadline=None)
 @given(federations())
-def test_swapping_method_and_control_mirrors(drawn):
+def test_swapping_method_and_control_mirrors(drawn: tuple[Metric, list[OwnerPairs]]) -> None:
     m, owners = drawn
     opposite = {"better": "worse", "worse": "better"}
     for v, w in zip(judge(owners, m), judge([mirrored(o) for o in owners], m), strict=True):
@@ -112,7 +120,7 @@ def test_swapping_method_and_control_mirrors(drawn):
                 assert (w.upper, w.lower) == (pytest.approx(-v.lower, abs=1e-6), pytest.approx(-v.upper, abs=1e-6))
 
 
-def test_single_differences_are_tested_as_by_mcnemar():
+def test_single_differences_are_tested_as_by_mcnemar() -> None:
     """Without training luck, b against c discordant rows: between the exact p-value and the one without correction."""
     for b, c in [(12, 3), (20, 5), (30, 12), (40, 20)]:
         d = np.array([1] * b + [-1] * c + [0] * (300 - b - c))
@@ -122,7 +130,7 @@ def test_single_differences_are_tested_as_by_mcnemar():
         assert e.p_value() == pytest.approx(math.erfc((b - c - 1) / math.sqrt(2 * (b + c))), rel=1e-9)
 
 
-def test_no_difference_in_n_rows_bounds_the_truth_as_the_exact_limit_does():
+def test_no_difference_in_n_rows_bounds_the_truth_as_the_exact_limit_does() -> None:
     e = Evidence(0.0, 1000, 0.0, 1.0, 1.0)
     exact = 1 - 0.025 ** (1 / 1000)
     assert e.bound(0.05, 1) == pytest.approx(exact, rel=0.05)
@@ -131,7 +139,7 @@ def test_no_difference_in_n_rows_bounds_the_truth_as_the_exact_limit_does():
 
 @pytest.mark.parametrize(("up", "down"), [(0.02, 0.0), (0.05, 0.05), (0.15, 0.05), (0.3, 0.3)])
 @pytest.mark.parametrize("n", [10, 50, 200])
-def test_intervals_of_single_differences_cover(n, up, down):
+def test_intervals_of_single_differences_cover(n: int, up: float, down: float) -> None:
     """Rows alone, differences of -1, 0 and 1: at least 94% of 95% intervals hold the truth."""
     rng = np.random.default_rng(n)
     counts = rng.multinomial(n, [up, down, 1 - up - down], 400)
@@ -143,7 +151,7 @@ def test_intervals_of_single_differences_cover(n, up, down):
     assert held >= 0.94 * 400
 
 
-def test_few_rows_never_tell():
+def test_few_rows_never_tell() -> None:
     """Three rows, or three rows of the rarer class under AUROC, whatever they show."""
     (v,) = judge([pairs("a", [1, 1, 1], [0, 0, 0])], ACCURACY)
     assert (v.verdict, v.lower, v.upper) == ("too few rows to tell", -1.0, 1.0)
@@ -154,14 +162,14 @@ def test_few_rows_never_tell():
     assert (v.gain, v.verdict) == (1.0, "too few rows to tell")
 
 
-def test_owners_too_small_to_tell_do_not_count_in_the_correction():
+def test_owners_too_small_to_tell_do_not_count_in_the_correction() -> None:
     large = Evidence(0.1, 200, 0.2, 1.0, 1.0)
     small = Evidence(0.5, 3, 0.25, 1.0, 1.0)
     alone, among = correct([large], 0.95)[0], correct([large] + [small] * 30, 0.95)[0]
     assert (alone.p, alone.lower) == (among.p, among.lower)
 
 
-def test_holm_is_surer_than_bonferroni_and_its_interval_still_excludes_zero():
+def test_holm_is_surer_than_bonferroni_and_its_interval_still_excludes_zero() -> None:
     found = [Evidence(0.3, 400, 0.3, 1.0, 1.0)] * 9 + [Evidence(0.065, 400, 0.3, 1.0, 1.0)]
     last = correct(found, 0.95)[-1]
     assert found[-1].p_value() > 0.05 / 10
@@ -169,7 +177,7 @@ def test_holm_is_surer_than_bonferroni_and_its_interval_still_excludes_zero():
     assert 0 < last.lower < 0.065
 
 
-def test_runs_that_differ_widen_the_interval():
+def test_runs_that_differ_widen_the_interval() -> None:
     rng = np.random.default_rng(0)
     control = rng.random((5, 400)) < 0.8
     steady = np.where(rng.random((5, 400)) < 0.3, True, control)
@@ -181,7 +189,7 @@ def test_runs_that_differ_widen_the_interval():
     assert loud.verdict != "better"
 
 
-def test_where_training_luck_comes_from_is_told():
+def test_where_training_luck_comes_from_is_told() -> None:
     rng = np.random.default_rng(0)
     a, b = rng.random((2, 3, 40)) < 0.8
     twins = [pairs("a", a[:1], b[1:2])]
@@ -191,7 +199,7 @@ def test_where_training_luck_comes_from_is_told():
     assert judge([pairs("a", a[:1], b[:1])], ACCURACY)[0].training == "assumed"
 
 
-def test_noisy_twins_make_verdicts_less_sure():
+def test_noisy_twins_make_verdicts_less_sure() -> None:
     rng = np.random.default_rng(1)
     control = rng.random(500) < 0.8
     method = control | (rng.random(500) < 0.3)
@@ -202,14 +210,14 @@ def test_noisy_twins_make_verdicts_less_sure():
     assert sure < unsure
 
 
-def test_owners_with_few_runs_learn_from_the_others():
+def test_owners_with_few_runs_learn_from_the_others() -> None:
     loud, unknown = [Ratio(12.0, 4, 400, 100)], []
     mean, _ = training_shares([loud] * 6 + [unknown])
     assert mean[-1] > 0.5 * mean[0]
     assert training_shares([unknown])[0][0] < 0.2 * mean[-1]
 
 
-def test_more_rows_that_would_tell_are_about_right():
+def test_more_rows_that_would_tell_are_about_right() -> None:
     """With so many rows a difference of that size is found about four times in five."""
     rng = np.random.default_rng(0)
     e = Evidence(0.0, 50, 0.1, 1.0, 1.0)
@@ -220,7 +228,7 @@ def test_more_rows_that_would_tell_are_about_right():
     assert Evidence(0.0, 50, 0.1, 1.0, 1.0, training=0.01).rows_to_find(0.05, 0.05) is None
 
 
-def test_false_verdicts_on_any_of_ten_owners_are_rare_with_training_luck():
+def test_false_verdicts_on_any_of_ten_owners_are_rare_with_training_luck() -> None:
     """Twins whose accuracy moves by 3 points from run to run, 150 rows, three seeds: at most 5%, and 3 sd of chance."""
     rng = np.random.default_rng(0)
     wrong = 0
@@ -234,7 +242,7 @@ def test_false_verdicts_on_any_of_ten_owners_are_rare_with_training_luck():
     assert wrong <= 8
 
 
-def test_what_does_not_fit_is_refused():
+def test_what_does_not_fit_is_refused() -> None:
     one = pairs("a", [1, 0], [0, 1])
     with pytest.raises(InputError, match="an owner comes twice"):
         judge([one, one], ACCURACY)

@@ -3,8 +3,11 @@
 import json
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,6 +24,7 @@ from fairlead.reproduce.crew import side_by_side
 from fairlead.reproduce.figures import by_number
 from fairlead.reproduce.study import Cell, Claim, Column, Computed, Entry, Study, above, narrowed
 from fairlead.reproduce.table import Number, as_csv, blocks, judge, latex, markdown, plain, sentence
+from fairlead.runs import Job
 
 NAMES = [
     "fedora-balanced",
@@ -49,13 +53,13 @@ NAMES = [
 ]
 
 
-def test_every_table_and_figure_has_a_name():
+def test_every_table_and_figure_has_a_name() -> None:
     assert list(STUDIES) == NAMES
 
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("budget", BUDGETS)
-def test_every_name_builds_its_cells(name, budget):
+def test_every_name_builds_its_cells(name: str, budget: str) -> None:
     one = study(name, budget)
     assert one.name == name
     assert {c.key for c in one.columns} == {column for _, column in one.entries}
@@ -67,7 +71,7 @@ def test_every_name_builds_its_cells(name, budget):
             assert side in one.entries, f"{claim.text} speaks of {side}, which is not run"
 
 
-def test_printed_tables_are_whole():
+def test_printed_tables_are_whole() -> None:
     assert [len(line) for line in fedora.BALANCED] == [9] * 16
     assert [len(line) for line in confree.TABLE1] == [8] * 16
     assert [len(line) for line in confree.TABLE2] == [8] * 12
@@ -77,7 +81,7 @@ def test_printed_tables_are_whole():
     assert [len(line) for line in plgu.TABLE3] == [len(line) for line in plgu.TABLE4] == [3, 6] * 4
 
 
-def test_printed_averages_and_relative_gains_fit_their_parts():
+def test_printed_averages_and_relative_gains_fit_their_parts() -> None:
     """Numbers that the papers print twice, or that follow from one another, guard against slips of the pen."""
     for *clients, average in fedora.NEGATIVE.values():
         assert sum(clients) / 4 == pytest.approx(average, abs=6e-5)
@@ -92,7 +96,7 @@ def test_printed_averages_and_relative_gains_fit_their_parts():
         assert [table[2 * i][at] for i in range(4)] == [69.36, 71.18, 72.87, 72.64]
 
 
-def test_known_entries_stand_in_their_places():
+def test_known_entries_stand_in_their_places() -> None:
     balanced, first = study("fedora-balanced", "full"), study("confree-table1", "full")
     assert balanced.entries["FEDORA", "Rotated MNIST Acc"].published == 0.8251
     assert balanced.entries["FedAMP", "CIFAR-10 PTR"].published == 0.8
@@ -103,7 +107,7 @@ def test_known_entries_stand_in_their_places():
     assert study("plgu-table1", "full").entries["PLGU-LF", "Tiny-ImageNet, C = 20, top 5%"].published == 43.56
 
 
-def test_costs_of_confree_need_no_data(tmp_path):
+def test_costs_of_confree_need_no_data(tmp_path: Path) -> None:
     result = reproduce("confree-table1", budget="quick", out=tmp_path, only=["=CIFAR-100, an iteration", "LG-FedAvg"])
     head = (512 + 1) * 100  # all that LG-FedAvg sends: to and from twenty clients, in four bytes a number
     for row in ("LG-FedAvg", "LG-FedAvg + ConFREE"):
@@ -111,7 +115,7 @@ def test_costs_of_confree_need_no_data(tmp_path):
         assert result.numbers[row, "seconds"].ours[0] > 0
 
 
-def test_communication_is_exact(tmp_path):
+def test_communication_is_exact(tmp_path: Path) -> None:
     result = reproduce("fedora-communication", budget="quick", out=tmp_path)
     counted = {row: number for (row, _), number in result.numbers.items()}
     assert counted["FedAvg"].ours == (118_282_000,)
@@ -122,7 +126,7 @@ def test_communication_is_exact(tmp_path):
     assert page["command"] == "fairlead reproduce fedora-communication --budget quick --seeds 1"
 
 
-def test_synthetic1_residual_beats_global_only(tmp_path):
+def test_synthetic1_residual_beats_global_only(tmp_path: Path) -> None:
     result = reproduce("fedres-synthetic1", budget="quick", out=tmp_path, only=["K = 10"])
     loss = {row: number.mean for (row, column), number in result.numbers.items() if column == "K = 10"}
     assert loss["residual"] < loss["global only"]
@@ -131,7 +135,7 @@ def test_synthetic1_residual_beats_global_only(tmp_path):
     assert (result.folder / "figure.png").exists()
 
 
-def test_synthetic1_global_only_settles_where_the_algebra_says():
+def test_synthetic1_global_only_settles_where_the_algebra_says() -> None:
     """K steps take client 1 to (w + 50) q^K - 50 with q = 1 - 0.2 lr, and client 2 to w + 10 lr K."""
     from fairlead.reproduce.fedres import GLOBAL, RATE, run_synthetic1
 
@@ -141,7 +145,7 @@ def test_synthetic1_global_only_settles_where_the_algebra_says():
     assert loss == pytest.approx(0.05 * w**2, rel=1e-3)
 
 
-def made_up(ours):
+def made_up(ours: dict[tuple[str, str], Number]) -> Study:
     columns = (Column("x Acc", "Acc", "x"), Column("y Acc", "Acc", "y"))
     cell = Computed("none", lambda seed: {"values": {}})
     entries = {key: Entry(cell, "Acc", 0.5 if key[1] == "x Acc" else None) for key in ours}
@@ -153,7 +157,7 @@ def made_up(ours):
     return Study("made-up", "Made up", "Table 0", columns, entries, claims)
 
 
-def test_orderings_are_judged_on_means():
+def test_orderings_are_judged_on_means() -> None:
     numbers = {
         ("A", "x Acc"): Number(0.5, (0.7, 0.9)),
         ("B", "x Acc"): Number(0.5, (0.6, 0.8)),
@@ -169,14 +173,14 @@ def test_orderings_are_judged_on_means():
     assert sentence(best).startswith("does not hold: A is best [1 of 2]; against it: A 0.1")
 
 
-def test_equal_but_for_rounding_is_not_above():
+def test_equal_but_for_rounding_is_not_above() -> None:
     numbers = {("A", "x"): Number(None, (30.43333311,)), ("B", "x"): Number(None, (30.43333308,))}
     pair = (("A", "x"), ("B", "x"))
     assert judge(Claim("A is above B", (pair,)), numbers).status == "does not hold"
     assert judge(Claim("A is at least B", (pair[::-1],), slack=1e-9), numbers).status == "holds"
 
 
-def test_what_was_not_run_neither_helps_nor_hurts():
+def test_what_was_not_run_neither_helps_nor_hurts() -> None:
     numbers = {
         ("A", "x Acc"): Number(0.5, (0.7,)),
         ("B", "x Acc"): Number(0.5, (0.6,)),
@@ -192,7 +196,7 @@ def test_what_was_not_run_neither_helps_nor_hurts():
     assert "- not run: no data" in text
 
 
-def test_table_shows_paper_ours_spread_and_difference():
+def test_table_shows_paper_ours_spread_and_difference() -> None:
     numbers = {("A", "x Acc"): Number(0.5, (0.7, 0.9)), ("A", "y Acc"): Number(None, (0.25,))}
     one = made_up(numbers)
     first, second = blocks(one, numbers)
@@ -204,7 +208,7 @@ def test_table_shows_paper_ours_spread_and_difference():
     assert as_csv(page).splitlines()[1].startswith("A,x Acc,0.5,0.8,0.1414213562373")
 
 
-def digits_study():
+def digits_study() -> Study:
     plan = {"scenario": "rotated-digits", "clients": 3, "rounds": 2}
     cells = {row: Cell(row, plan) for row in ("fedavg", "fedrep")}
     missing = Cell("fedavg", {"scenario": "rotated-mnist", "rounds": 2})
@@ -214,7 +218,7 @@ def digits_study():
     return Study("digits", "Digits", "no table", columns, entries)
 
 
-def test_cells_are_run_once_and_missing_data_is_said(tmp_path, monkeypatch):
+def test_cells_are_run_once_and_missing_data_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trained = []
     train = cells.train
     monkeypatch.setattr(cells, "train", lambda job, tell: (trained.append(job.name), train(job, tell)))
@@ -238,12 +242,12 @@ def test_cells_are_run_once_and_missing_data_is_said(tmp_path, monkeypatch):
     assert again.results.items() <= first.results.items()
 
 
-def narrowed_to_digits(one):
+def narrowed_to_digits(one: Study) -> Study:
     entries = {key: entry for key, entry in one.entries.items() if key[1] != "MNIST"}
     return Study("digits", "Digits", "no table", one.columns[:2], entries)
 
 
-def test_cells_side_by_side_leave_what_one_after_another_would(tmp_path, monkeypatch):
+def test_cells_side_by_side_leave_what_one_after_another_would(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one = narrowed_to_digits(digits_study())
     unknown = Entry(Cell("fedavg", {"scenario": "rotated-mnist", "rounds": 1, "data_dir": "nowhere"}), "")
     alone = collect(one, tmp_path / "alone", data_dir=None, seeds=1)
@@ -259,11 +263,11 @@ def test_cells_side_by_side_leave_what_one_after_another_would(tmp_path, monkeyp
         assert result["accuracy"] == pytest.approx(alone.results[key]["accuracy"], abs=0.02)
 
 
-def test_a_cell_that_another_process_is_at_is_waited_for(tmp_path, monkeypatch):
+def test_a_cell_that_another_process_is_at_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cell, trained = Cell("fedavg", {"scenario": "rotated-digits", "clients": 3, "rounds": 2}), []
     train, begun = cells.train, threading.Event()
 
-    def slowly(job, tell):
+    def slowly(job: Job, tell: Callable[..., Any]) -> None:
         trained.append(job.name)
         begun.set()
         time.sleep(0.3)  # long enough for the other to begin as well, if nothing held it
@@ -271,7 +275,7 @@ def test_a_cell_that_another_process_is_at_is_waited_for(tmp_path, monkeypatch):
 
     monkeypatch.setattr(cells, "train", slowly)
 
-    def one():
+    def one() -> dict[str, Any]:
         return Workshop(tmp_path, None).result(Run(cell, 0), lambda _: None)
 
     with ThreadPoolExecutor(2) as pool:
@@ -282,14 +286,14 @@ def test_a_cell_that_another_process_is_at_is_waited_for(tmp_path, monkeypatch):
     assert trained == ["fedavg"]
 
 
-def test_a_stopped_cell_goes_on(tmp_path, monkeypatch):
+def test_a_stopped_cell_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cell = Cell("fedavg", {"scenario": "rotated-digits", "clients": 3, "rounds": 3})
     whole = Workshop(tmp_path / "whole", None).result(Run(cell, 0), lambda _: None)
 
     class Stop(Exception):
         pass
 
-    def stop(share):
+    def stop(share: float) -> None:
         if share > 0.5:
             raise Stop
 
@@ -301,7 +305,7 @@ def test_a_stopped_cell_goes_on(tmp_path, monkeypatch):
     assert resumed["accuracy"] == whole["accuracy"]
 
 
-def test_global_model_is_scored_where_asked(tmp_path):
+def test_global_model_is_scored_where_asked(tmp_path: Path) -> None:
     plan = {"scenario": "rotated-digits", "clients": 3, "rounds": 1}
     cell = Cell("ditto", plan | {"evaluate_global": True})
     entries = {("Ditto", "G"): Entry(cell, "global.accuracy"), ("Ditto", "P"): Entry(cell, "accuracy")}
@@ -310,7 +314,7 @@ def test_global_model_is_scored_where_asked(tmp_path):
     assert numbers["Ditto", "G"] != numbers["Ditto", "P"]
 
 
-def test_measures_of_a_run():
+def test_measures_of_a_run() -> None:
     result = {"accuracy": [0.5, 0.9], "n_test": [10, 10], "global": [0.2, 0.4]}
     alone = {"accuracy": [0.4, 0.9]}
     wanted = {"client.1": 0.9, "gain.0": 0.25, "global.accuracy": 0.3, "ptr": 0.5}
@@ -320,7 +324,7 @@ def test_measures_of_a_run():
     assert found.results["k", 0]["values"]["loss"] == 2.0
 
 
-def test_only_leaves_rows_and_columns_out():
+def test_only_leaves_rows_and_columns_out() -> None:
     one = narrowed(study("confree-table1", "quick"), ["CIFAR-10,", "FedRep"])
     assert list(one.groups) == ["CIFAR-10, Dirichlet(0.1)"]
     assert one.rows[0] == "FedRep"
@@ -332,7 +336,7 @@ def test_only_leaves_rows_and_columns_out():
     assert narrowed(one, ["=fedrep", "=FedRep + ConFREE"]).rows == ["FedRep", "FedRep + ConFREE"]
 
 
-def test_gains_are_paired_by_seed():
+def test_gains_are_paired_by_seed() -> None:
     cell = Computed("none", lambda seed: {"values": {}})
     rows = {("with", "x"): (5.0, 9.0), ("without", "x"): (4.0, 7.0), ("never run", "x"): ()}
     one = Study(
@@ -343,7 +347,7 @@ def test_gains_are_paired_by_seed():
     assert blocks(one, numbers)[-1].rows == [["with over without", "+1.5 ± 0.7"]]
 
 
-def test_bad_names_are_answered_with_the_nearest():
+def test_bad_names_are_answered_with_the_nearest() -> None:
     with pytest.raises(InputError, match="did you mean 'fedora-communication'"):
         study("fedora-comunication")
     with pytest.raises(InputError, match="did you mean 'quick'"):
@@ -354,7 +358,7 @@ def test_bad_names_are_answered_with_the_nearest():
         reproduce("fedora-communication", jobs=0)
 
 
-def test_command_line_lists_and_runs(tmp_path):
+def test_command_line_lists_and_runs(tmp_path: Path) -> None:
     listed = CliRunner().invoke(app, ["reproduce", "--list"])
     assert listed.exit_code == 0
     assert all(name in listed.output for name in NAMES)
@@ -372,7 +376,7 @@ def test_command_line_lists_and_runs(tmp_path):
     }
 
 
-def test_a_tables_figure_has_the_papers_numbers_beside_ours_and_their_spread():
+def test_a_tables_figure_has_the_papers_numbers_beside_ours_and_their_spread() -> None:
     cell = Computed("made-up", compute=lambda seed: {})
     columns = (Column("a", "accuracy, %", "Here", 100.0), Column("b", "seconds"))
     entries = {("X", "a"): Entry(cell, "value", 61.0), ("Y", "a"): Entry(cell, "other")}
@@ -391,7 +395,7 @@ def test_a_tables_figure_has_the_papers_numbers_beside_ours_and_their_spread():
     assert ours["high"] - ours["x"] == pytest.approx(100 * np.std([0.5, 0.6], ddof=1))
 
 
-def test_real_data_fill_a_column(real_data, tmp_path):
+def test_real_data_fill_a_column(real_data: Path, tmp_path: Path) -> None:
     result = reproduce(
         "fedora-balanced", budget="quick", data_dir=real_data, out=tmp_path, only=["Rotated MNIST", "FEDORA"]
     )
@@ -399,7 +403,7 @@ def test_real_data_fill_a_column(real_data, tmp_path):
     assert result.verdicts == [], "two rounds are not enough to judge a claim"
 
 
-def test_a_column_without_its_data_set_says_why(tmp_path):
+def test_a_column_without_its_data_set_says_why(tmp_path: Path) -> None:
     empty = tmp_path / "data"
     empty.mkdir()
     result = reproduce("fedora-yearbook", budget="quick", data_dir=empty, out=tmp_path / "out", only=["LOCAL"])
@@ -408,7 +412,7 @@ def test_a_column_without_its_data_set_says_why(tmp_path):
     assert "no yearbook/train-*.parquet" in str(number.why)
 
 
-def test_samples_of_the_released_loader(real_data, tmp_path):
+def test_samples_of_the_released_loader(real_data: Path, tmp_path: Path) -> None:
     """Client k gets the k-th stretch of numpy's old shuffle, turned by 10k degrees."""
     from fairlead.data import load as read
     from fairlead.data import rotate

@@ -1,5 +1,8 @@
 """Servers treat parameters apart from buffers, and know a model's tensors by name."""
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -122,7 +125,7 @@ def test_a_model_without_buffers_passes_as_it_is() -> None:
 
 @pytest.mark.parametrize("name", [n for n, method in METHODS.items() if method().average is not None])
 @pytest.mark.parametrize("module", [normalised, lambda: nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))])
-def test_what_a_method_says_of_its_rows_is_so(name: str, module) -> None:
+def test_what_a_method_says_of_its_rows_is_so(name: str, module: Callable[..., Any]) -> None:
     """Given the columns' numbers for a model, a method sends those of the part it declares."""
     method = METHODS[name]()
     layout = Layout(wrapped(method, module(), seed=0))
@@ -141,7 +144,7 @@ def test_what_a_method_says_of_its_rows_is_so(name: str, module) -> None:
     ("averaged", "said"),
     [(lambda layout: {}, "says nothing about it"), (lambda layout: {"w": layout.head}, "says 14 columns of the model")],
 )
-def test_a_method_that_does_not_say_what_it_averages_is_told_so(averaged, said: str) -> None:
+def test_a_method_that_does_not_say_what_it_averages_is_told_so(averaged: Callable[..., Any], said: str) -> None:
     method: Method = fedavg()._replace(averaged=averaged)
     clients = InProcess(clients_of_different_scale(), Training(lr=0.05, batch_size=6), engine("loop"))
     with pytest.raises(InputError, match=rf"replies 'w' in rows of shape \(68,\).*{said}.*name there the part"):

@@ -1,11 +1,15 @@
 """Stages: what each does to rows, how they compose, and what all of them promise."""
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import nn
+from torch import Tensor, nn
 
+from fairlead.core import Server
 from fairlead.core.errors import InputError
 from fairlead.core.layout import Layout
 from fairlead.core.seeds import draw_key
@@ -34,19 +38,19 @@ def cohort(*weights: float, ids: list[int] | None = None, clients: int = 9) -> C
 
 
 @st.composite
-def weighted_rows(draw):
+def weighted_rows(draw: st.DrawFn) -> tuple[Tensor, list[int]] | None:
     count = draw(st.integers(1, 6))
     rows = torch.randn(count, 4, generator=torch.Generator().manual_seed(draw(st.integers(0, 999))))
     return rows, draw(st.lists(st.integers(1, 50), min_size=count, max_size=count))
 
 
-def reduced(stage, rows, who):
+def reduced(stage: Server, rows: Tensor, who: Cohort) -> Tensor:
     return stage.update({}, {"w": rows}, who)[1]["w"]
 
 
 @settings(deadline=None)
 @given(weighted_rows(), st.randoms(use_true_random=False))
-def test_mean_ignores_order_and_stays_within_its_rows(drawn, random):
+def test_mean_ignores_order_and_stays_within_its_rows(drawn: tuple[Tensor, list[int]], random: Any) -> None:
     rows, weights = drawn
     out = reduced(mean(), rows, cohort(*weights))
     order = list(range(len(rows)))
@@ -59,20 +63,20 @@ def test_mean_ignores_order_and_stays_within_its_rows(drawn, random):
 
 @settings(deadline=None)
 @given(weighted_rows())
-def test_mean_does_not_notice_a_row_split_in_two(drawn):
+def test_mean_does_not_notice_a_row_split_in_two(drawn: tuple[Tensor, list[int]]) -> None:
     rows, weights = drawn
     split = reduced(mean(), torch.cat([rows[:1], rows]), cohort(weights[0] / 2, weights[0] / 2, *weights[1:]))
     torch.testing.assert_close(split, reduced(mean(), rows, cohort(*weights)))
 
 
-def test_uniform_ignores_the_weights():
+def test_uniform_ignores_the_weights() -> None:
     rows = torch.tensor([[1.0], [2.0], [6.0]])
     assert reduced(uniform(), rows, cohort(1, 1, 98)).tolist() == [[3.0]]
 
 
 @pytest.mark.parametrize("name", STAGES)
 @pytest.mark.parametrize("rows", [torch.zeros(3, 5), torch.ones(1, 5), torch.eye(4)], ids=["zeros", "one", "eye"])
-def test_every_stage_is_finite_and_keeps_names_shapes_and_inputs(name, rows):
+def test_every_stage_is_finite_and_keeps_names_shapes_and_inputs(name: str, rows: Tensor) -> None:
     before = rows.clone()
     who = cohort(*[1.0] * len(rows))
     shaped = {"w": rows, "proto": rows[:, :4].reshape(len(rows), 2, 2)}
@@ -90,12 +94,12 @@ def test_every_stage_is_finite_and_keeps_names_shapes_and_inputs(name, rows):
 
 
 @pytest.mark.parametrize("name", sorted(STAGES.keys() - {"confree", "cagrad", "clip", "scaled"}))
-def test_one_client_makes_every_average_the_identity(name):
+def test_one_client_makes_every_average_the_identity(name: str) -> None:
     rows = torch.tensor([[1.0, -2.0, 0.5]])
     torch.testing.assert_close(reduced(STAGES[name](), rows, cohort(1.0)), rows)
 
 
-def test_confree_takes_entries_apart():
+def test_confree_takes_entries_apart() -> None:
     rows = torch.randn(4, 6, generator=torch.Generator().manual_seed(0))
     out = confree(c=0.3).update({}, {"a": rows[:, :2], "b": rows[:, 2:]}, cohort(1, 1, 1, 97))[1]
     torch.testing.assert_close(out["a"][0], confree_rows(rows[:, :2], 0.3))
@@ -105,12 +109,12 @@ def test_confree_takes_entries_apart():
 class Scale(nn.Module):
     """One tensor of so many numbers."""
 
-    def __init__(self, size):
+    def __init__(self, size: int) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.ones(size))
 
 
-def test_released_confree_takes_the_tensors_of_an_entry_apart():
+def test_released_confree_takes_the_tensors_of_an_entry_apart() -> None:
     rows = torch.randn(4, 6, generator=torch.Generator().manual_seed(0))
     who = cohort(1, 1, 1, 97)._replace(parts={"w": Layout(nn.Sequential(Scale(2), Scale(4))).everything})
     out = confree(c=0.3, variant="released").update({}, {"w": rows}, who)[1]["w"][0]
@@ -119,7 +123,7 @@ def test_released_confree_takes_the_tensors_of_an_entry_apart():
     assert not torch.allclose(out, confree_rows(rows, 0.3, "released", seed=seed))
 
 
-def test_confree_length_alone_is_the_mean_made_as_long():
+def test_confree_length_alone_is_the_mean_made_as_long() -> None:
     rows = torch.randn(4, 6, generator=torch.Generator().manual_seed(0))
     out = reduced(confree(c=0.3, variant="length"), rows, cohort(1, 1, 1, 97))
     torch.testing.assert_close(out.norm(), confree_rows(rows, 0.3).norm())
@@ -128,7 +132,7 @@ def test_confree_length_alone_is_the_mean_made_as_long():
     assert reduced(confree(variant="length"), opposite, cohort(1, 1)).tolist() == [[0.0, 0.0]]
 
 
-def test_step_moves_the_message_and_keeps_what_nobody_changed():
+def test_step_moves_the_message_and_keeps_what_nobody_changed() -> None:
     message = {"w": torch.tensor([[1.0]]), "c": torch.tensor([[7.0]])}
     server = chain(mean(), step(lr=0.5))
     state, sent = server.init(message, {}, 2)
@@ -140,13 +144,13 @@ def test_step_moves_the_message_and_keeps_what_nobody_changed():
     assert message["w"].item() == 1.0
 
 
-def test_step_refuses_a_change_to_what_was_never_sent():
+def test_step_refuses_a_change_to_what_was_never_sent() -> None:
     state, _ = step().init({"w": torch.zeros(1, 1)}, {}, 1)
     with pytest.raises(InputError, match="step: a reply changes v, but the message holds w"):
         step().update(state, {"v": torch.zeros(1, 1)}, cohort(1))
 
 
-def test_chain_keeps_states_apart_under_flat_names():
+def test_chain_keeps_states_apart_under_flat_names() -> None:
     server = chain(chain(clip(bound=1.0), step()), step(lr=2.0))
     state, _ = server.init({"w": torch.zeros(1, 2)}, {}, 1)
     assert state.keys() == {"0.1.w", "1.w"}
@@ -156,7 +160,7 @@ def test_chain_keeps_states_apart_under_flat_names():
     torch.testing.assert_close(out["w"], torch.tensor([[1.2, 1.6]]))
 
 
-def test_per_name_gives_each_entry_its_stage():
+def test_per_name_gives_each_entry_its_stage() -> None:
     server = per_name(w=chain(mean(), step()), control=uniform())
     rows = torch.tensor([[0.0], [4.0]])
     state, sent = server.init({"w": torch.ones(1, 1), "other": torch.zeros(1, 1)}, {}, 2)
@@ -170,7 +174,7 @@ def test_per_name_gives_each_entry_its_stage():
         server.update(state, {"extra": rows}, cohort(1, 1))
 
 
-def test_propagation_spreads_over_everybody_once_all_took_part():
+def test_propagation_spreads_over_everybody_once_all_took_part() -> None:
     W = torch.tensor([[0.0, 1.0, 0.0], [1.0, 0.0, 1.0], [0.0, 1.0, 0.0]])
     server = propagation(lambda hello: hello["graph"], a=0.5)
     state, _ = server.init({"theta": torch.zeros(1, 2)}, {"graph": W}, 3)
@@ -195,6 +199,6 @@ def test_propagation_spreads_over_everybody_once_all_took_part():
         (lambda: propagation(lambda hello: hello["x"], a=1.0), "propagation: a must lie"),
     ],
 )
-def test_factories_check_at_the_front_door(build, message):
+def test_factories_check_at_the_front_door(build: Callable[..., Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         build()
