@@ -178,10 +178,12 @@ class Loop:
     def welcome(self, round: int, server: Named, message: Named) -> Named:
         """The message that newcomers deploy from; where the method has a `join`, after their rounds with it."""
         join = self.method.join
-        for _ in range(self.plan.newcomer_epochs if join else 0):
+        if join is None:
+            return message
+        for _ in range(self.plan.newcomer_epochs):
             ids, replies, *_ = self.clients.join(self.newcomers, round, message)
             cohort = Cohort(ids, torch.full((len(ids),), 1 / len(ids)), self.clients.count, round, seed=0)
-            server, message = join.update(server, replies, cohort)  # type: ignore[union-attr]
+            server, message = join(server, replies, cohort)
         return message
 
     def judge(self, round: int, scores: list[Score], ids: Tensor, best: Best | None) -> Best:

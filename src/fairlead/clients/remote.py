@@ -48,7 +48,7 @@ class Remote:
         self._base = torch.zeros(self.count, dtype=torch.int64)  # after which round each client's state counts
         self._pending = torch.zeros(0, 2, dtype=torch.int64)  # clients and rounds that wait
         self._kept = 0  # the round whose models are to be deployed
-        self._saved: list[tuple[Tensor, int]] = []  # base and kept round of the last two checkpoints
+        self._saved: list[tuple[Tensor, int]] = []  # base and kept round of the last checkpoints
 
     def greet(self, hello: bool) -> Greeting:
         """Everybody's number of samples, and what the method's `hello` makes; all must answer."""
@@ -119,8 +119,8 @@ class Remote:
         base, pending, kept = self._base, self._pending, self._kept
 
         def named() -> Named:
-            # Two, as the last checkpoint counts until this one is on the disk.
-            self._saved = [*self._saved[-1:], (base, kept)]
+            # The last checkpoint counts until this one is on the disk; one may be made of two snapshots.
+            self._saved = [*self._saved[-2:], (base, kept)]
             return {"base": base, "pending": pending, "kept": torch.tensor([kept])}
 
         return named

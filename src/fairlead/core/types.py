@@ -53,9 +53,10 @@ class Method(NamedTuple):
     part of the model that each is made of. `wrap` turns the user's module into the one the method trains (two heads, a
     residual pair), so a deployed model is always one vector of one module. `newcomer` is `personal` for a client that
     never took part; left out, it is `personal` itself on the first state. A newcomer fine-tunes what it is given; where
-    there is a `join` it takes part in that server's rounds instead. `picks` names entries of a message that lie ready
-    at the server, (1, R, ...), and for each the entry that lists which of these rows a client is sent, (N, M).
-    `needs_classes` refuses data whose targets are quantities or several labels.
+    there is a `join` it takes part in rounds of that instead: the server learns of newcomers, and nothing changes for
+    the others. `picks` names entries of a message that lie ready at the server, (1, R, ...), and for each the entry
+    that lists which of these rows a client is sent, (N, M). `needs_classes` refuses data whose targets are quantities
+    or several labels.
     """
 
     init: Callable[[Tensor, Layout], tuple[Named, Named]]  # (1, D) -> clients' first state, first message
@@ -67,7 +68,7 @@ class Method(NamedTuple):
     hello: Callable[[Task], Named] | None = None  # what every client sends once, before the first round
     wrap: Callable[[nn.Module], nn.Module] | None = None
     newcomer: Callable[[Named, Named, Task], Tensor] | None = None  # what one that never took part starts from
-    join: Server | None = None  # the server as newcomers meet it: it learns of them, and nothing changes for the others
+    join: Callable[[Named, Named, Cohort], tuple[Named, Named]] | None = None  # `server.update` for newcomers alone
     picks: Mapping[str, str] = {}  # for messages that share rows: only those picked are counted as sent
     needs_classes: bool = False
 

@@ -28,7 +28,6 @@ from torch.nn.functional import relu
 
 from fairlead.core import Cohort, Layout, Method, Named, Server, Task, require, stream
 from fairlead.core.starts import content_key
-from fairlead.servers import no_state
 
 LAYERS = 3
 TINY = 1e-12  # a gradient shorter than this is none
@@ -104,7 +103,7 @@ def hypernetwork(
 
         return Server(first, update)
 
-    return Method(init, client, whole, server, average=None, join=Server(no_state, fit))
+    return Method(init, client, whole, server, average=None, join=fit)
 
 
 def fit(state: Named, rows: Named, cohort: Cohort) -> tuple[Named, Named]:
