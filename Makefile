@@ -13,6 +13,7 @@ test: .venv/installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/mypy
+	$(BIN)/mypy --config-file tests/mypy.ini
 	$(BIN)/pytest -n 2 --dist worksteal --cov=fairlead --cov-report=
 	@echo "Coverage: the tests ran $$($(BIN)/coverage report --format=total)% of the lines in src/fairlead"
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
@@ -14,7 +13,7 @@ from fairlead.effort import EFFORTS, Curve, Effort, search
 SMALL = Effort(rates=(0.01, 0.1), further=2, trial=10, rounds=100, patience=2, every=5, repeats=1)
 
 
-def falling(best: float, enough: int, calls: list[tuple[float, int]]) -> Callable[..., Any]:  # type: ignore[no-untyped-def]
+def falling(best: float, enough: int, calls: list[tuple[float, int]]) -> Callable[[float, int], Curve]:
     """A made-up training: the loss falls until `enough` rounds, and more so near the best step size."""
 
     def train(lr: float, rounds: int) -> Curve:

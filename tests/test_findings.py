@@ -98,7 +98,8 @@ def test_repeats_are_paired_and_a_way_with_one_run_meets_the_first() -> None:
 
 def test_an_owner_without_test_rows_is_not_judged() -> None:
     def without(a: Answers) -> Answers:
-        return Answers(*([*part[:2], part[2][:0]] for part in (a.rows, a.y, a.outputs)), validation=a.validation)
+        rows, y, outputs = ([*part[:2], part[2][:0]] for part in (a.rows, a.y, a.outputs))
+        return Answers(rows, y, outputs, validation=a.validation)
 
     ways = [
         way("local", "alone", without(answers(0.8, 1, validation=0.8))),

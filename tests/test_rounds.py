@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import pytest
 import torch
@@ -120,8 +121,11 @@ def test_snapshots_stay_as_they_were(name: str, participation: float) -> None:
         torch.manual_seed(0)
         return fairlead.federate(METHODS[name](), in_process(federation()), nn.Linear(3, 2), plan)
 
-    copies = [deepcopy([s.clients(), s.server, s.message, s.round, s.best]) for _, s in happening()]
-    later = [[s.clients(), s.server, s.message, s.round, s.best] for _, s in list(happening())]
+    def holds(s: Snapshot) -> list[Any]:
+        return [s.clients(), s.server, s.message, s.round, s.best]
+
+    copies = [deepcopy(holds(s)) for _, s in happening()]
+    later = [holds(s) for _, s in list(happening())]
     assert len({s.round for _, s in list(happening())}) == 4
     for held, copy in zip(later, copies, strict=True):
         assert held[3:] == copy[3:]

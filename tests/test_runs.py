@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ from safetensors.torch import load_file
 import fairlead
 from fairlead import checkpoint, runs
 
-SMALL = {"clients": 4, "rounds": 6, "evaluate_every": 2, "engine": "loop", "model": "logistic"}
+SMALL: dict[str, Any] = {"clients": 4, "rounds": 6, "evaluate_every": 2, "engine": "loop", "model": "logistic"}
 
 
 def tensors(folder: Path, run: str) -> dict[str, torch.Tensor]:
@@ -95,7 +96,7 @@ def test_bad_input_leaves_no_folder(tmp_path: Path) -> None:
     ):
         out = tmp_path / "out"
         with pytest.raises(fairlead.InputError):
-            fairlead.compare(out=out, **wrong)  # type: ignore[arg-type]
+            fairlead.compare(out=out, **wrong)
         assert not out.exists()
 
 
@@ -146,7 +147,7 @@ def test_summary_has_what_it_promises(tmp_path: Path) -> None:
 
 def test_your_own_method_model_and_data_without_touching_the_library() -> None:
     x, y = torch.randn(200, 5), torch.randint(0, 2, (200,))
-    source = fairlead.data.from_tensors(x, y)  # type: ignore[attr-defined]
+    source = fairlead.data.from_tensors(x, y)
     result = fairlead.compare(
         {"mine": fairlead.parse("fedavg").method},
         source=source,

@@ -1,6 +1,7 @@
 """States on disk do what states in memory do, survive a crash, and do not pile up."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -66,7 +67,14 @@ def test_files_do_not_pile_up(tmp_path: Path) -> None:
 
 
 def test_a_run_with_states_on_disk_ends_with_the_same_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = {"clients": 5, "rounds": 6, "evaluate_every": 3, "participation": 0.4, "engine": "loop", "model": "logistic"}
+    plan: dict[str, Any] = {
+        "clients": 5,
+        "rounds": 6,
+        "evaluate_every": 3,
+        "participation": 0.4,
+        "engine": "loop",
+        "model": "logistic",
+    }
     plan |= {"select": "last"}
     usual = fairlead.compare(["ditto"], out=tmp_path / "memory", **plan)
     monkeypatch.setattr(runs, "MEMORY_BYTES", 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -97,7 +98,7 @@ def test_several_labels_are_fitted_one_by_one() -> None:
     federation, whole = made("classes")
 
     def twice(f: Federation) -> Federation:
-        parts = {
+        parts: dict[str, Any] = {
             name: replace(s, y=torch.stack([s.y, 1 - s.y], 1).float())
             for name, s in (("train", f.train), ("validation", f.validation), ("test", f.test))
         }

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -39,7 +40,8 @@ class ByView(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         pooled = nn.functional.max_pool2d(self.conv(x), 2)
-        return self.head(pooled.view(len(x), -1))
+        out: torch.Tensor = self.head(pooled.view(len(x), -1))
+        return out
 
 
 def mlp() -> nn.Module:
@@ -85,7 +87,7 @@ def by_autograd(
     only: Part | None = None,
     values: Callable[..., Any] = usual,
     given: Named | None = None,
-) -> Tensor | None:
+) -> Tensor:
     """Plain gradients, one client after another on a module of its own; running statistics go back to the rows."""
     layout, out = Layout(module), torch.zeros_like(u)
     names = layout.parameter_names if only is None else only.names
@@ -126,7 +128,8 @@ def test_a_loss_may_call_the_model_twice() -> None:
     """As consistency and contrastive losses do; the gradients of both calls count, in a stack too."""
 
     def values(module: nn.Module, batch: Batch, given: Named) -> torch.Tensor:
-        return (module(batch.x) - module(0.5 * batch.x)).square().sum(1)
+        value: torch.Tensor = (module(batch.x) - module(0.5 * batch.x)).square().sum(1)
+        return value
 
     module = nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3))
     layout = Layout(module)
@@ -152,7 +155,7 @@ def test_one_client_follows_plain_pytorch(build: Callable[..., Any] | type[Any])
     torch.testing.assert_close(found, layout.read(module), atol=1e-6, rtol=1e-5)
 
 
-def flat(*layers: nn.Module) -> nn.Module:
+def flat(*layers: nn.Module) -> nn.Sequential:
     return nn.Sequential(nn.Flatten(), *layers)
 
 
@@ -176,7 +179,8 @@ class Twice(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         z = self.code(x.flatten(1)).relu_()
-        return self.head(z @ self.code.weight).mul_(2)
+        out: torch.Tensor = self.head(z @ self.code.weight).mul_(2)
+        return out
 
 
 class Applied(nn.Module):
@@ -188,10 +192,11 @@ class Applied(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = x.flatten(1)
-        return self.code(x) + x @ self.head(self.code.weight).T
+        out: torch.Tensor = self.code(x) + x @ self.head(self.code.weight).T
+        return out
 
 
-SHORTER = {
+SHORTER: dict[str, Callable[[], nn.Module]] = {
     "mlp": mlp,
     "cnn": cnn,
     "cut": lambda: Cut(mlp()),
@@ -224,9 +229,9 @@ def test_a_step_without_the_gradient_written_down(name: str, part: str | None, i
     moved = rows if only is None else rows[:, only.columns]
     for terms in ([], [Tie(torch.randn_like(rows), 0.7)]):
         for how in (task.sgd.but(momentum=0.0), task.sgd.but(momentum=0.5, weight_decay=0.1)):
-            given = {"only": only, "how": how}
-            plainly = task.descend(rows, *terms, gradient=lambda u, batch: by_autograd(module, u, batch, only), **given)
-            shorter = task.descend(rows, *terms, **given)
+            gradient = partial(by_autograd, module, only=only)
+            plainly = task.descend(rows, *terms, gradient=gradient, only=only, how=how)
+            shorter = task.descend(rows, *terms, only=only, how=how)
             torch.testing.assert_close(shorter, plainly, atol=1e-6, rtol=1e-5)
             assert not torch.equal(shorter if only is None else shorter[:, only.columns], moved)
     batch, u = next(task.batches()), rows.clone()
@@ -267,7 +272,8 @@ def test_a_loss_of_its_own_goes_the_shorter_way_too(ids: list[int]) -> None:
             target = module(0.5 * batch.x)
         module(batch.x)
         apart: torch.Tensor = (z - batch.by_label(given["centres"])).square().sum(1)
-        return apart + (module.head(z) - target).square().sum(1)
+        value: torch.Tensor = apart + (module.head(z) - target).square().sum(1)
+        return value
 
     layout = Layout(module)
     task = task_of(module, ids, data)

@@ -1,6 +1,7 @@
 """Local training against arithmetic done by hand, and the fast path against the plain one."""
 
 from itertools import islice
+from typing import Any
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ from torch import Tensor, nn
 
 from fairlead.core import Cut, Federation, Layout, Network, Plus, Sgd, Split, Task, Tie, Towards, Training
 from fairlead.core.batches import orders, schedule
+from fairlead.core.gradient import Gradient
 
 
 class Point(nn.Module):
@@ -199,7 +201,7 @@ def test_training_refuses_what_cannot_work(wrong: dict[str, float]) -> None:
         Training(**wrong)  # type: ignore[arg-type]
 
 
-def layered(*more: nn.Module) -> nn.Module:
+def layered(*more: nn.Module) -> nn.Sequential:
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(4, 6), nn.ReLU(), *more, nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3))
 
@@ -294,6 +296,11 @@ def test_layers_computed_once_are_not_computed_again(monkeypatch: pytest.MonkeyP
     task = classified(layered(), [0, 3], epochs=4)
     seen = []
     gradient = Network.gradient
-    monkeypatch.setattr(Network, "gradient", lambda n, rows, *a: seen.append(rows.shape[1]) or gradient(n, rows, *a))
+
+    def watched_gradient(network: Network, rows: Tensor, *more: Any) -> Gradient:
+        seen.append(rows.shape[1])
+        return gradient(network, rows, *more)
+
+    monkeypatch.setattr(Network, "gradient", watched_gradient)
     task.descend(task.layout.read(layered()), only=task.layout.head)
     assert set(seen) == {task.layout.head.size}

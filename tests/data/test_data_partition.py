@@ -181,6 +181,7 @@ class FakePartitioner:
     """The interface of a flwr-datasets partitioner, dealing out samples in turn."""
 
     num_partitions = 3
+    dataset: dict[str, np.ndarray]
 
     def load_partition(self, i: int) -> dict[str, np.ndarray]:
         return {name: values[i::3] for name, values in self.dataset.items()}

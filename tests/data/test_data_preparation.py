@@ -47,7 +47,13 @@ def plan(tmp_path: Path) -> Callable[..., Any]:
         if change:
             change(frame)
         frame.to_csv(tmp_path / "p.csv", index=False)
-        settings = {"label": "ill", "column": "site", "split": "column", "clients": None, "drop": "cost"} | fields
+        settings: dict[str, Any] = {
+            "label": "ill",
+            "column": "site",
+            "split": "column",
+            "clients": None,
+            "drop": "cost",
+        } | fields
         return Scenario(data=str(tmp_path / "p.csv"), **settings), frame
 
     return make
@@ -153,7 +159,7 @@ def test_new_rows_are_treated_like_the_old(plan: Callable[..., Any], tmp_path: P
             str(tmp_path / "new.xlsx"), rows.drop(columns=["ill", "site", "cost"]).astype(str),
         ]  # fmt: skip
         for raw in given:
-            notes = []
+            notes: list[str] = []
             assert torch.equal(prepared.transform(raw, name, notes), expected)
             assert notes == []
         one = {key: value for key, value in rows.iloc[0].items() if key != "ill"}
@@ -164,7 +170,7 @@ def test_new_rows_that_differ_are_said(plan: Callable[..., Any], caplog: pytest.
     scenario, frame = plan()
     prepared = scenario.build(0).preparation
     rows = frame.head(2).assign(colour="orange", pressure=["high", "1000"], room=7)
-    notes = []
+    notes: list[str] = []
     x = prepared.transform(rows, "a", notes)
     of = dict(zip(prepared.outputs, x.T, strict=True))
     assert x[0].isfinite().all()
@@ -190,12 +196,14 @@ def test_rare_words_share_a_column(tmp_path: Path) -> None:
         tmp_path / "w.csv", index=False
     )
     federation = Scenario(data=str(tmp_path / "w.csv"), clients=2).build(0)
-    feature = federation.preparation.features[0]
+    prepared = federation.preparation
+    assert isinstance(prepared, Preparation)
+    feature = prepared.features[0]
     assert {"w1", "w2"} <= set(feature.categories)
     assert feature.other
     x = torch.cat([federation.train.x, federation.test.x])
     assert (x[:, : len(feature.outputs)].sum(1) == 1).all()
-    new = federation.preparation.transform({"w": ["never seen"], "z": [3]})
+    new = prepared.transform({"w": ["never seen"], "z": [3]})
     assert new[0, feature.outputs.index("w = other")] == 1
 
 

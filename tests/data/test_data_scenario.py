@@ -30,7 +30,7 @@ def all_ids(federation: Federation) -> list[int]:
     return ids(federation.train) + ids(federation.validation) + ids(federation.test)
 
 
-SPLITS = {
+SPLITS: dict[str, Any] = {
     "iid": {},
     "dirichlet": {"beta": 0.1},
     "pathological": {"classes_per_client": 2},
@@ -44,7 +44,7 @@ SPLITS = {
 @pytest.mark.parametrize("fractions", [(0.5, 0.2, 0.3), (0.7, 0.0, 0.3), (0.01, 0.01, 0.98)])
 def test_fractions(split: str, pool: str, fractions: tuple[float, float, float]) -> None:
     source = numbered(test=150)
-    plan = Scenario(**{"split": split, "clients": 8, "pool": pool, "fractions": fractions, **SPLITS[split]})
+    plan = Scenario(**{"clients": 8} | SPLITS[split], split=split, pool=pool, fractions=fractions)
     federation = plan.build(3, source=source)
     used = all_ids(federation)
     assert sorted(used) == list(range(600))
@@ -63,7 +63,7 @@ def test_fractions(split: str, pool: str, fractions: tuple[float, float, float])
 @pytest.mark.parametrize("split", ["iid", "dirichlet", "pathological", "column"])
 @pytest.mark.parametrize("pool", ["all", "train"])
 def test_samples_are_exact(split: str, pool: str) -> None:
-    plan = Scenario(**{"split": split, "clients": 7, "pool": pool, "samples": (20, 5, 12), **SPLITS[split]})
+    plan = Scenario(**{"clients": 7} | SPLITS[split], split=split, pool=pool, samples=(20, 5, 12))
     federation = plan.build(0, source=numbered(test=150))
     for part, count in (("train", 20), ("validation", 5), ("test", 12)):
         assert getattr(federation, part).sizes.tolist() == [count] * 7
@@ -245,4 +245,4 @@ def test_image_size() -> None:
         Scenario(clients=2, image_size=2).build(0, source=numbered())
     for bad in (0, -1, 1.5):
         with pytest.raises(InputError, match=r"whole number of pixels"):
-            Scenario(image_size=bad)
+            Scenario(image_size=bad)  # type: ignore[arg-type]

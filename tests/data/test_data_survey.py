@@ -1,19 +1,23 @@
 """What looks wrong in a table is said before training, and what is all right is not."""
 
 import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
 from fairlead.data import Scenario, scenario, survey
+from fairlead.data.survey import Survey
 
 
 @pytest.fixture
-def look(tmp_path):
+def look(tmp_path: Path) -> Callable[..., Any]:
     """A function that writes a table and surveys it."""
 
-    def survey_of(frame, **fields):
+    def survey_of(frame: Any, **fields: Any) -> Survey:
         frame.to_csv(tmp_path / "t.csv", index=False)
         plan = Scenario(data=str(tmp_path / "t.csv"), column="site", split="column", clients=None, **fields)
         return survey(plan, plan.load())
@@ -21,7 +25,7 @@ def look(tmp_path):
     return survey_of
 
 
-def sound(n=300, seed=0):
+def sound(n: int = 300, seed: int = 0) -> Any:
     """A table with nothing wrong: three sites, one strong and honest predictor."""
     rng = np.random.default_rng(seed)
     x = rng.normal(size=n)
@@ -35,7 +39,7 @@ def sound(n=300, seed=0):
     )
 
 
-def test_a_sound_table_has_no_warnings(look):
+def test_a_sound_table_has_no_warnings(look: Callable[..., Any]) -> None:
     found = look(sound())
     assert found.warnings == ()
     assert (found.rows, found.target) == (300, "'label', one of 2 classes: 0, 1")
@@ -45,12 +49,12 @@ def test_a_sound_table_has_no_warnings(look):
     assert json.loads(json.dumps(found.to_json()))["rows"] == 300
 
 
-def warned(found, text):
+def warned(found: Survey, text: str) -> list[str]:
     return [sentence for sentence in found.warnings if text in sentence]
 
 
 @pytest.mark.parametrize("kind", ["copy", "words", "noisy", "missing"])
-def test_a_column_that_gives_the_label_away(look, kind):
+def test_a_column_that_gives_the_label_away(look: Callable[..., Any], kind: str) -> None:
     frame = sound()
     rng = np.random.default_rng(1)
     frame["leak"] = {
@@ -64,7 +68,7 @@ def test_a_column_that_gives_the_label_away(look, kind):
     assert "leave it out with --drop leak" in sentence
 
 
-def test_a_column_that_gives_a_quantity_away(look):
+def test_a_column_that_gives_a_quantity_away(look: Callable[..., Any]) -> None:
     frame = sound().drop(columns="label")
     frame["label"] = frame["strong"] * 3 + frame["weak"]
     assert not warned(look(frame), "alone predicts")
@@ -72,7 +76,7 @@ def test_a_column_that_gives_a_quantity_away(look):
     assert warned(look(frame), "'pounds' alone predicts 'label'")
 
 
-def test_owners_with_one_class_few_rows_or_an_empty_column(look):
+def test_owners_with_one_class_few_rows_or_an_empty_column(look: Callable[..., Any]) -> None:
     frame = sound()
     frame.loc[frame["site"] == "a", "label"] = 1
     frame = frame[(frame["site"] != "b") | (np.arange(300) < 30)]
@@ -85,7 +89,7 @@ def test_owners_with_one_class_few_rows_or_an_empty_column(look):
     assert warned(found, "so they take no part: d (2)")
 
 
-def test_rows_that_are_there_twice(look):
+def test_rows_that_are_there_twice(look: Callable[..., Any]) -> None:
     frame = sound()
     copies = frame.head(6).assign(site="c")
     (sentence,) = look(pd.concat([frame, copies[copies.index % 3 != 2]])).warnings
@@ -96,7 +100,7 @@ def test_rows_that_are_there_twice(look):
     assert not warned(look(coarse), "rows are the same")  # whole numbers of few values are equal by chance
 
 
-def test_rare_classes(look):
+def test_rare_classes(look: Callable[..., Any]) -> None:
     frame = sound()
     frame["label"] = np.where(np.arange(300) % 33 == 0, "yes", "no")
     found = look(frame)
@@ -105,13 +109,13 @@ def test_rare_classes(look):
     assert warned(found, "1 owner has nearly all rows in one class")
 
 
-def test_columns_that_are_treated_alike_make_one_line(look):
+def test_columns_that_are_treated_alike_make_one_line(look: Callable[..., Any]) -> None:
     frame = sound().assign(**{f"m{i}": np.random.default_rng(i).normal(size=300) for i in range(6)})
     lines = [name for name, _ in look(frame).column_groups()]
     assert lines == ["site", "strong", "weak", "label", "m0 to m5 (6 columns)"]
 
 
-def test_images_have_owners_and_no_columns():
+def test_images_have_owners_and_no_columns() -> None:
     plan = scenario("rotated-digits", clients=4)
     found = survey(plan, plan.load())
     assert found.columns == ()
@@ -119,7 +123,7 @@ def test_images_have_owners_and_no_columns():
     assert len(found.owners) == 4
 
 
-def test_a_quantity(look):
+def test_a_quantity(look: Callable[..., Any]) -> None:
     frame = sound().assign(label=lambda f: (f["weak"] + f["strong"]).round(2))
     found = look(frame)
     assert found.target == "'label', a quantity"

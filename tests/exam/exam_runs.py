@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +18,7 @@ from fairlead.clients import InProcess, States, engine, first_state, wrapped
 from fairlead.clients.pool import Engine
 from fairlead.core import Cohort, Federation, Layout, Method, Named, Plan, Server, Split, Task, Training, stream
 from fairlead.data import scenario
-from fairlead.rounds import Snapshot, federate
+from fairlead.rounds import Round, Snapshot, federate
 
 ROUNDS = 3
 SIZES = (40, 30, 28, 21, 12)  # three like-sized clients are stacked together and run out of batches one by one
@@ -73,6 +73,11 @@ def broken(f: Federation, client: int) -> Federation:
     return replace(f, train=changed(f.train, x))
 
 
+Shapes = tuple[tuple[str, tuple[int, ...], str], ...]  # name, row shape and dtype of each entry
+Third = TypeVar("Third")
+Out = TypeVar("Out")
+
+
 @dataclass
 class Watch:
     """What went through a method's hands."""
@@ -80,7 +85,9 @@ class Watch:
     up: dict[int, int] = field(default_factory=dict)  # bytes by round
     down: dict[int, int] = field(default_factory=dict)
     hello: int = 0
-    shapes: dict[str, set] = field(default_factory=dict)  # each kind of rows -> the names and row shapes it has had
+    shapes: dict[str, set[Shapes]] = field(
+        default_factory=dict
+    )  # each kind of rows -> the names and row shapes it has had
     touched: set[str] = field(default_factory=set)  # functions that changed an input in place
 
     def method(self, method: Method) -> Method:
@@ -104,6 +111,7 @@ class Watch:
             return self.call("personal", method.personal, state, message, task)
 
         def hello(task: Task) -> Named:
+            assert method.hello is not None
             out = method.hello(task)
             self.hello += size(out)
             return out
@@ -127,8 +135,8 @@ class Watch:
         )
 
     def call(
-        self, name: str, f: Callable[..., Any], first: Named, second: Named, third: Any
-    ) -> Tensor | tuple[Named, Named]:
+        self, name: str, f: Callable[[Named, Named, Third], Out], first: Named, second: Named, third: Third
+    ) -> Out:
         """Call `f` and see whether its inputs survive."""
         before = [{n: x.clone() for n, x in rows.items()} for rows in (first, second)]
         out = f(first, second, third)
@@ -148,12 +156,12 @@ class Watch:
 class Run:
     """What a run leaves behind."""
 
-    records: tuple
-    snapshot: object
+    records: list[Round]
+    snapshot: Snapshot
     models: torch.Tensor  # (N, D), from `personal` on the last snapshot
     initial: torch.Tensor  # (1, D)
     module: nn.Module
-    federation: object
+    federation: Federation
     watch: Watch
 
     @property
@@ -165,7 +173,8 @@ class Run:
         """What client k's deployed model makes of its test inputs, through a plain module."""
         Layout(self.module).write(self.models[k] if row is None else row, self.module)
         with torch.no_grad():
-            return self.module.eval()(self.federation.test.client(k)[0])
+            out: Tensor = self.module.eval()(self.federation.test.client(k)[0])
+            return out
 
 
 def two_at_most(name: str) -> Engine:
@@ -178,12 +187,12 @@ def run(
     *,
     on: str = "loop",
     data: Federation = FEDERATION,
-    build: Callable[..., Any] = with_dropout,
+    build: Callable[[], nn.Module] = with_dropout,
     participation: float = 1.0,
     seed: int = SEED,
     pause: tuple[int, Path] | None = None,
     watch: bool = False,
-) -> Run | None:
+) -> Run:
     """Three rounds of a method; with `pause` = (round, path), saved, loaded and gone on from there."""
     seen = Watch()
 
@@ -196,7 +205,7 @@ def run(
     layout = Layout(module)
     initial = layout.read(module)
 
-    def go(until: int, snapshot: Snapshot | None = None) -> Any:
+    def go(until: int, snapshot: Snapshot | None = None) -> tuple[list[Round], Snapshot]:
         entry = fresh()  # as a new process would build it: nothing may be remembered outside the snapshot
         happened = federate(
             entry.method,
@@ -206,14 +215,14 @@ def run(
             average=entry.average,
             snapshot=snapshot,
         )
-        return zip(*islice(happened, until), strict=True)
+        records, snapshots = zip(*islice(happened, until), strict=True)
+        return list(records), snapshots[-1]
 
-    records, snapshots = go(pause[0] if pause else ROUNDS)
+    records, snapshot = go(pause[0] if pause else ROUNDS)
     if pause:
-        save_snapshot(pause[1], snapshots[-1])
-        later, snapshots = go(ROUNDS, load_snapshot(pause[1]))
+        save_snapshot(pause[1], snapshot)
+        later, snapshot = go(ROUNDS, load_snapshot(pause[1]))
         records += later
-    snapshot = snapshots[-1]
     models = deployed(fresh().method, data, module, layout, snapshot, two_at_most(on), seed)
     return Run(records, snapshot, models, initial, module, data, seen)
 
@@ -223,7 +232,7 @@ def deployed(
 ) -> Tensor:
     """The models the clients would deploy, (N, D), straight from `personal`."""
 
-    def work(state: Named, message: Named, task: Task) -> tuple[Named, dict[Any, Any]]:
+    def work(state: Named, message: Named, task: Task) -> tuple[Named, Named]:
         return {"model": method.personal(state, message, task)}, {}
 
     states = States(data.clients, first_state(method, module))

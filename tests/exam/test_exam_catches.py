@@ -14,10 +14,10 @@ from fairlead.methods import METHODS, ditto, fedavg, fedrep
 from fairlead.servers import averaging
 
 
-def after(method: Method, change: Callable[..., Any]) -> Method:
+def after(method: Method, change: Callable[[Named, Named, Task], tuple[Named, Named]]) -> Method:
     """The method, with something done to what its client function gives: `change(state, reply, task)`."""
 
-    def client(state: Named, message: Named, task: Task) -> tuple[dict[Any, Any], Named]:
+    def client(state: Named, message: Named, task: Task) -> tuple[Named, Named]:
         return change(*method.client(state, message, task), task)
 
     return method._replace(client=client)
@@ -63,7 +63,7 @@ def deploys_initial_weights() -> Method:
 
 
 def says_more_in_later_rounds() -> Method:
-    def more(state: Named, reply: Named, task: Task) -> tuple[dict[Any, Any], Named]:
+    def more(state: Named, reply: Named, task: Task) -> tuple[Named, Named]:
         return state, reply | ({"extra": reply["w"]} if task.round > 1 else {})
 
     def server(average: Server) -> Server:
@@ -75,13 +75,13 @@ def says_more_in_later_rounds() -> Method:
 
 def remembers_outside_its_state() -> Method:
     """A running mean of the changes that no snapshot holds."""
-    memory = {}
+    memory: Named = {}
 
     def server(average: Server) -> Server:
         inner = averaging(average)
 
         def update(state: Named, rows: Named, cohort: Cohort) -> tuple[Named, Named]:
-            memory["w"] = 0.5 * memory.get("w", 0) + rows["w"].mean(0, keepdim=True)
+            memory["w"] = 0.5 * memory.get("w", torch.zeros(1)) + rows["w"].mean(0, keepdim=True)
             return inner.update(state, {"w": rows["w"] + memory["w"]}, cohort)
 
         return Server(inner.init, update)

@@ -45,7 +45,7 @@ def half_square(out: Tensor, y: Tensor) -> Tensor:
     return 0.5 * (out - y).square().sum(-1)
 
 
-def training(lr: float = 0.1, steps: int = 1, **more: Any) -> Training:
+def training(lr: float = 0.1, steps: int | None = 1, **more: Any) -> Training:
     """Plain SGD on the quadratic losses."""
     return Training(lr=lr, steps=steps, criterion=half_square, **more)
 

@@ -52,7 +52,7 @@ def test_share_fixed_at_zero_is_fedavg() -> None:
 def test_adapting_matters() -> None:
     ours, snapshot = run(apfl(), blobs(), net(), rounds=5, how=CLASSES)
     fixed, _ = run(apfl(alpha_lr=0.0), blobs(), net(), rounds=5, how=CLASSES)
-    assert snapshot.clients()["state.row.alpha"].unique().numel() == 3
+    assert len(set(snapshot.clients()["state.row.alpha"].flatten().tolist())) == 3
     assert (ours - fixed).norm(dim=1).min() > 1e-4
 
 
@@ -60,8 +60,8 @@ def test_buffers_are_not_mixed() -> None:
     layout = Layout(nn.Sequential(nn.Linear(1, 2), nn.BatchNorm1d(2)))
     v, w = torch.zeros(1, layout.size), torch.ones(1, layout.size)
     mixed = mixture(v, w, torch.tensor([[0.25]]), layout)
-    assert mixed[:, : layout.trainable].unique().tolist() == [0.75]
-    assert mixed[:, layout.trainable :].unique().tolist() == [0.0]
+    assert (mixed[:, : layout.trainable] == 0.75).all()
+    assert (mixed[:, layout.trainable :] == 0.0).all()
 
 
 def test_a_share_above_one_is_refused() -> None:

@@ -9,6 +9,7 @@ from helpers import quadratic, run, training
 from fairlead.core import Cohort, InputError
 from fairlead.methods import fedamp, local
 from fairlead.methods.fedamp import attention
+from fairlead.servers import mean
 
 CENTRES = [[0.0, 0.0], [1.0, 0.0], [0.0, 8.0]]
 LR = 0.5
@@ -65,7 +66,7 @@ def test_one_client_mixes_its_own_model_only() -> None:
 
 
 def test_who_never_took_part_is_in_nobodys_mixture() -> None:
-    server = fedamp().server(None)
+    server = fedamp().server(mean())
     state, _ = server.init({"theta": torch.full((1, 1), 0.1)}, {}, 3)
     cohort = Cohort(torch.tensor([0, 2]), torch.tensor([0.5, 0.5]), 3, 1, 0)
     rows = torch.tensor([[0.0], [0.3]])

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from helpers import CLASSES, Sum, blobs, net, run
-from torch import nn
+from torch import Tensor, nn
 
 from fairlead.core import InputError, Layout, Named, Network, Task
 from fairlead.methods import fedcp
@@ -12,7 +12,7 @@ from fairlead.methods.fedcp import WIDTHS, Gated, mmd
 FEDERATION = blobs()
 
 
-def gated() -> nn.Module:
+def gated() -> Gated:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         module = Gated(net())
@@ -21,9 +21,10 @@ def gated() -> nn.Module:
     return module
 
 
-def force(module: nn.Module, to_head: float, to_own: float) -> None:
+def force(module: Gated, to_head: float, to_own: float) -> None:
     """Make the gate answer with these two numbers for every feature."""
     norm = module.gate[1]
+    assert isinstance(norm, nn.LayerNorm)
     k = norm.bias.numel() // 2
     with torch.no_grad():
         norm.weight.zero_()
@@ -49,8 +50,12 @@ def test_the_gate_looks_at_the_sample_and_at_the_personal_head() -> None:
     even = module(x)
     assert not torch.allclose(gated()(x), even)
     v = module.own.weight.sum(0)
-    seen = []
-    module.gate.register_forward_pre_hook(lambda m, args: seen.append(args[0]))
+    seen: list[Tensor] = []
+
+    def look(gate: nn.Module, inputs: tuple[Tensor]) -> None:
+        seen.append(inputs[0])
+
+    module.gate.register_forward_pre_hook(look)
     module(x)
     torch.testing.assert_close(seen[0], v / v.norm() * module.body(x))
 
@@ -78,11 +83,17 @@ def one_round(pull: float) -> tuple[Named, Named, Named, Task]:
     return *method.client(state, message, task), message, task
 
 
+def features(module: nn.Module, x: Tensor) -> Tensor:
+    assert isinstance(module, Gated)
+    z: Tensor = module.body(x)
+    return z
+
+
 def test_lambda_holds_the_features_near_the_global_ones() -> None:
     def drift(pull: float) -> float:
         state, reply, message, task = one_round(pull)
         before, after = (
-            task.outputs(fedcp().personal(state, m, task), "train", lambda m, x: m.body(x))[0]
+            task.outputs(fedcp().personal(state, m, task), "train", features)[0]
             for m in (message, message | {"w": message["w"] + reply["w"]})
         )
         return float(mmd(before, after))

@@ -1,6 +1,7 @@
 """Per-FedAvg."""
 
 from dataclasses import replace
+from typing import Literal
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ START = torch.tensor([0.5, -1.0])
 
 @pytest.mark.parametrize(("variant", "power"), [("first-order", 1), ("hessian-free", 2)])
 @pytest.mark.parametrize("beta", [None, 0.2])
-def test_one_round(variant: str, power: int, beta: float | None) -> None:
+def test_one_round(variant: Literal["first-order", "hessian-free"], power: int, beta: float | None) -> None:
     """The gradient after adapting is (1 - α)(u - c_k); the curvature I - α∇²f is another 1 - α."""
     alpha, rate = 0.3, beta or 0.1
     w = (START - rate * (1 - alpha) ** power * (START - CENTRES)).mean(0)
@@ -66,4 +67,4 @@ def test_what_is_deployed_is_adapted() -> None:
 
 def test_unknown_variant_is_refused() -> None:
     with pytest.raises(InputError, match="variant must be"):
-        per_fedavg(variant="exact")
+        per_fedavg(variant="exact")  # type: ignore[arg-type]

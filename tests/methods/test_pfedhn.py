@@ -1,5 +1,7 @@
 """pFedHN: the server's step against plain autograd and SGD, its start, and clients that join late."""
 
+from typing import Any
+
 import pytest
 import torch
 from helpers import Point, cohorts, quadratic, run, training
@@ -8,6 +10,7 @@ from torch import nn
 from fairlead.core import Cohort, InputError, Layout, Method, Named, Server
 from fairlead.methods import pfedhn
 from fairlead.methods.pfedhn import generate, under
+from fairlead.servers import mean
 
 CENTRES = torch.tensor([[0.0, 4.0], [4.0, 0.0], [-4.0, -4.0]])
 START = [0.5, -0.5]
@@ -18,7 +21,7 @@ def begun(method: Method, start: list[float] = START, clients: int = 3) -> tuple
     """The server, its first state and its first message."""
     module = Point(start)
     layout = Layout(module)
-    server = method.server(None)
+    server = method.server(mean())
     _, message = method.init(layout.read(module), layout)
     return server, *server.init(message, {}, clients)
 
@@ -30,14 +33,15 @@ def whole_cohort(n: int, round: int = 1) -> Cohort:
 @pytest.mark.parametrize("clip", [50.0, 0.1])
 def test_two_steps_are_those_of_torch_sgd_on_the_chain_rule(clip: float) -> None:
     """θ = h(v; φ) written as a module, the loss -Σ Δθ_i·θ_i / C, a step of C lr, momentum, decay and clipping."""
-    options = {"lr": 0.01, "momentum": 0.5, "weight_decay": 0.1, "clip": clip}
+    options: dict[str, Any] = {"lr": 0.01, "momentum": 0.5, "weight_decay": 0.1, "clip": clip}
     server, state, message = begun(pfedhn(**options))
     v = nn.Parameter(state["v"].clone())
     layers = [nn.Linear(1, 100), nn.ReLU(), nn.Linear(100, 100), nn.ReLU(), nn.Linear(100, 100), nn.ReLU()]
     reference = nn.Sequential(*layers, nn.Linear(100, 2))
+    linear = [layer for layer in reference if isinstance(layer, nn.Linear)]
     names = ["0", "1", "2", "head"]
     with torch.no_grad():
-        for name, layer in zip(names, reference[::2], strict=True):
+        for name, layer in zip(names, linear, strict=True):
             layer.weight.copy_(state[f"phi.{name}.weight"])
             layer.bias.copy_(state[f"phi.{name}.bias"])
     moving = [*reference.parameters(), v]
@@ -62,7 +66,7 @@ def test_the_first_weights_are_the_initial_model_with_a_small_deviation_per_clie
     params = layout.read(module)
     method = pfedhn()
     _, first = method.init(params, layout)
-    _, message = method.server(None).init(first, {}, 8)
+    _, message = method.server(mean()).init(first, {}, 8)
     for name, slot in layout.slots.items():
         usual, made = (x[:, slot.start : slot.stop] for x in (params, message["theta"]))
         if name.startswith("1."):

@@ -1,6 +1,7 @@
 """PLGU-LF and PLGU-GRep."""
 
 from dataclasses import replace
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -17,7 +18,7 @@ A, B = torch.tensor([1.0, 1.0]), torch.tensor([0.5, 0.0])
 
 
 def unit(r: Tensor) -> Tensor:
-    return r / r.norm(dim=1, keepdim=True)
+    return torch.nn.functional.normalize(r)
 
 
 def test_scores_are_distances_per_parameter() -> None:
@@ -60,7 +61,8 @@ def test_lf_keeps_the_layers_that_have_left_most() -> None:
     theta = 0.1 * centres  # after the first round
     w = theta.mean(0)
     start = torch.cat([theta[:, :1], w[1:].expand(2, -1)], 1)
-    for at, points in (("w", w), ("theta", start)):
+    places: list[tuple[Literal["w", "theta"], Tensor]] = [("w", w), ("theta", start)]
+    for at, points in places:
         method = plgu_lf(rho=0.0, personal_layers=1, at=at)
         models, snapshot = run(method, quadratic(centres), Uneven(), rounds=2, how=training(lr=0.1))
         torch.testing.assert_close(models, start - 0.1 * (start - centres))
@@ -76,7 +78,7 @@ def test_lf_moves_w_by_gradients_at_w() -> None:
     torch.testing.assert_close(at_w, fed.message["w"])
     assert (at_theta - at_w).norm() > 1e-3
     with pytest.raises(InputError, match="at must be 'w' or 'theta'"):
-        plgu_lf(at="x")
+        plgu_lf(at="x")  # type: ignore[arg-type]
 
 
 def test_lf_without_personal_layers_or_sharpness_is_fedavg() -> None:
@@ -93,7 +95,7 @@ def test_lf_with_every_layer_personal_deploys_local_models(rho: float) -> None:
 
 
 def test_lf_sharpness_and_personal_layers_matter() -> None:
-    def both(**keywords: float) -> tuple[Tensor, Tensor]:
+    def both(**keywords: Any) -> tuple[Tensor, Tensor]:
         models, snapshot = run(plgu_lf(**keywords), blobs(), net(), rounds=4, how=CLASSES)
         return models, snapshot.message["w"]
 
@@ -122,8 +124,10 @@ def test_grep_scores_come_from_where_the_client_left_the_body() -> None:
     _, first = run(plgu_grep(rho=0.5), blobs(), net(), rounds=1, how=how)
     state = {n.removeprefix("state.row."): x for n, x in first.clients().items()}
     layout = Layout(net())
-    whole = [layout.join((layout.body, b), (layout.head, state["head"])) for b in (state["body"], first.message["w"])]
-    xi = personalization(*whole, layout)
+    left, received = (
+        layout.join((layout.body, b), (layout.head, state["head"])) for b in (state["body"], first.message["w"])
+    )
+    xi = personalization(left, received, layout)
     assert (xi[:, :2] > 0).all()
     assert (xi[:, 2] == 0).all()
 

@@ -23,8 +23,7 @@ def test_without_looking_ahead_it_is_pfedhn_bit_for_bit() -> None:
 
 def test_phi_moves_by_the_gradient_at_phi_plus_epsilon_and_v_by_the_plain_one() -> None:
     rho, delta = 0.5, torch.tensor([[1.0, 2.0], [-1.0, 0.0], [3.0, 3.0]])
-    plain = {"momentum": 0.0, "weight_decay": 0.0}
-    server, state, _ = begun(plgu_ghn(rho=rho, **plain))
+    server, state, _ = begun(plgu_ghn(rho=rho, momentum=0.0, weight_decay=0.0))
     after, _ = server.update(state, {"theta": delta}, whole_cohort(3))
     phi, v = under("phi.", state), state["v"]
     g, g_v = vjp(generate, phi, v)[1](-delta / 3)

@@ -22,7 +22,8 @@ def owner(name: str, gain: float, n: int = 600, control: float = 0.7, seeds: int
     for s in range(seeds):
         noise = rng.random((2, n)) < 0.02
         method, local = ours ^ noise[0], alone ^ noise[1]
-        runs.append(PairedRun(np.arange(n), y, *(np.eye(2)[np.where(h, y, 1 - y)] for h in (method, local)), repeat=s))
+        ours_said, alone_said = (np.eye(2)[np.where(h, y, 1 - y)] for h in (method, local))
+        runs.append(PairedRun(np.arange(n), y, ours_said, alone_said, repeat=s))
     return OwnerPairs(name, runs)
 
 
@@ -107,8 +108,8 @@ def test_chance_puts_half_of_equal_owners_above_the_control_less_ties() -> None:
     for k in range(40):
         ease = np.where(rng.random(100) < 0.8, 1.0, rng.random(100))
         hits = rng.random((2, 100)) < ease
-        outputs = [np.stack([h, ~h], 1).astype(float) for h in hits]
-        twins.append(OwnerPairs(str(k), [PairedRun(np.arange(100), np.zeros(100, int), *outputs)]))
+        ours, alone = (np.stack([h, ~h], 1).astype(float) for h in hits)
+        twins.append(OwnerPairs(str(k), [PairedRun(np.arange(100), np.zeros(100, int), ours, alone)]))
     found = positive_transfer(judge(twins, metric("accuracy")))
     assert found.low <= found.share <= found.high
     assert 0.35 < found.expected < 0.5

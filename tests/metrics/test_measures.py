@@ -14,8 +14,8 @@ from fairlead.metrics.measures import Metric, RowScores, _leave_out, probabiliti
 def example(target: str, n: int = 60, classes: int = 3, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(seed)
     if target == "classes":
-        y = rng.integers(0, classes, n)
-        return y, rng.normal(size=(n, classes)) + np.eye(classes)[y]
+        labels = rng.integers(0, classes, n)
+        return labels, rng.normal(size=(n, classes)) + np.eye(classes)[labels]
     if target == "survival":
         risk = rng.normal(size=n)
         return np.stack([rng.exponential(np.exp(-risk)), rng.random(n) < 0.6], 1), risk + rng.normal(size=n)
@@ -118,7 +118,10 @@ def test_probabilities_and_their_logarithms_score_alike(seed: int, name: str) ->
 
 
 def test_an_own_measure_needs_a_score_alone() -> None:
-    worst = Metric("worst", "largest error", "quantity", False, lambda y, o: float(np.abs(o - y).max()), unit="")
+    def largest(y: np.ndarray, o: np.ndarray) -> float:
+        return float(np.abs(o - y).max())
+
+    worst = Metric("worst", "largest error", "quantity", False, largest, unit="")
     y, out = example("quantity")
     assert worst(y, out).value == np.abs(out - y).max()
     assert isinstance(worst.row_scores(y, out), RowScores)

@@ -58,6 +58,7 @@ def federations(draw: st.DrawFn) -> tuple[Metric, list[OwnerPairs]]:
             for f in range(folds):
                 i = np.flatnonzero(np.arange(n) % folds == f)
                 noise = rng.normal(size=(2, len(i), 3))
+                t: np.ndarray
                 if m.target == "classes":
                     t, good = y[i], np.eye(3)[y[i]]
                     out = noise[0] + (1 + gap) * good, noise[1] + good
@@ -211,7 +212,8 @@ def test_noisy_twins_make_verdicts_less_sure() -> None:
 
 
 def test_owners_with_few_runs_learn_from_the_others() -> None:
-    loud, unknown = [Ratio(12.0, 4, 400, 100)], []
+    loud = [Ratio(12.0, 4, 400, 100)]
+    unknown: list[Ratio] = []
     mean, _ = training_shares([loud] * 6 + [unknown])
     assert mean[-1] > 0.5 * mean[0]
     assert training_shares([unknown])[0][0] < 0.2 * mean[-1]

@@ -24,7 +24,7 @@ def make_summary(methods: tuple[str, ...] = METHODS, clients: int = 12, seeds: i
         gain = np.abs(gain) + 0.001 if m and m == len(methods) - 1 else gain
         accuracy = np.clip(alone + gain, 0, 1)
         half = draw.uniform(0.01, 0.03, clients) * (m > 0)
-        rows = [
+        rows: list[dict[str, Any]] = [
             {
                 "id": k,
                 "n_train": int(sizes[k]),
