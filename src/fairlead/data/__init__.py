@@ -4,6 +4,7 @@ from fairlead.data import scenario
 federation = scenario("rotated-digits", clients=6).build(seed=0)
 """
 
+from fairlead.data.folders import from_dataset
 from fairlead.data.partition import by_column, consecutive, dirichlet, from_flwr, iid, like, pathological, quantity
 from fairlead.data.preparation import Preparation
 from fairlead.data.presets import ABOUT, PRESETS, scenario
@@ -24,6 +25,7 @@ __all__ = [
     "consecutive",
     "describe",
     "dirichlet",
+    "from_dataset",
     "from_flwr",
     "from_tensors",
     "iid",

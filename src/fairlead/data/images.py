@@ -39,7 +39,7 @@ _PART_NAMES = {"train": "train", "validation": "validation", "valid": "validatio
 _IMAGE_COLUMNS = ("image", "img")
 _LABEL_COLUMNS = ("label", "fine_label", "labels")
 _GREY = ("1", "L", "LA", "I", "I;16", "F")
-_BATCH = 512  # images a thread decodes at a time
+BATCH = 512  # images a thread decodes at a time
 
 
 class Known(NamedTuple):
@@ -90,11 +90,11 @@ def read_folder(name: str, folder: Path, label: str | None = None) -> Source:
         for group in files.values():
             for file in group:
                 with pq.ParquetFile(file) as reader:
-                    yield from (b.column(0) for b in reader.iter_batches(_BATCH, columns=[image]))
+                    yield from (b.column(0) for b in reader.iter_batches(BATCH, columns=[image]))
 
     stats = [(f.name, f.stat().st_size, f.stat().st_mtime_ns) for group in files.values() for f in group]
     features = json.loads((schema.metadata or {}).get(b"huggingface", b"{}")).get("info", {}).get("features", {})
-    return _source(name, tables, label, features.get(label, {}).get("names"), _pixels(name, stats, images))
+    return _source(name, tables, label, features.get(label, {}).get("names"), decoded(name, stats, images))
 
 
 def read_hub(name: str, hub: str, label: str | None = None) -> Source:
@@ -125,10 +125,10 @@ def read_hub(name: str, hub: str, label: str | None = None) -> Source:
 
     def images() -> Iterator[pa.Array]:
         for table in tables.values():
-            yield from (b.column(0) for b in table.select([image]).to_batches(_BATCH))
+            yield from (b.column(0) for b in table.select([image]).to_batches(BATCH))
 
     key = [(hub, part, table.num_rows, getattr(sets[part], "_fingerprint", "")) for part, table in tables.items()]
-    pixels = _pixels(name, key, images)
+    pixels = decoded(name, key, images)
     rest = {part: table.drop_columns([image]) for part, table in tables.items()}
     return _source(name, rest, label, getattr(first.features[label], "names", None), pixels)
 
@@ -183,7 +183,7 @@ def cache_folder() -> Path:
     return Path(os.environ.get("FAIRLEAD_CACHE") or platformdirs.user_cache_dir("fairlead"))
 
 
-def _pixels(name: str, key: list[tuple[Any, ...]], images: Callable[[], Iterable[pa.Array]]) -> Tensor:
+def decoded(name: str, key: list[tuple[Any, ...]], images: Callable[[], Iterable[pa.Array]]) -> Tensor:
     """The decoded images (n, C, H, W) as bytes: from the cache if they are there, else into it."""
     digest = hashlib.sha256(json.dumps(["v1", name, key]).encode()).hexdigest()[:24]
     file = cache_folder() / f"{name.replace('/', '--')}-{digest}.safetensors"

@@ -10,6 +10,7 @@ import torch
 
 from fairlead.core.errors import DataError, InputError, nearest
 from fairlead.data.files import OWNER, SUFFIXES, table_files
+from fairlead.data.folders import image_files, npz_files, read_images, read_npz
 from fairlead.data.images import KNOWN, part_files, read_folder, read_hub
 from fairlead.data.source import Source, from_tensors
 from fairlead.data.tables import Reading, read_table
@@ -29,8 +30,9 @@ def load(
 
     `data` is "digits" (comes with scikit-learn), "heart-disease" (comes with this package), the name of a folder inside
     `data_dir` in Hugging Face layout, the path of such a folder, a table (`.csv`, `.tsv`, `.xlsx`, `.parquet`), a
-    folder of tables or several with commas between them (one owner's each), a name in `KNOWN`, or an `owner/name` on
-    the hub. `reading` are the fields of `Reading`, for tables.
+    folder of tables or several with commas between them (one owner's each), a folder of images (`owner/class/1.png`) or
+    arrays (`0.npz` or `train/0.npz` with x and y), a name in `KNOWN`, or an `owner/name` on the hub. `reading` are the
+    fields of `Reading`, for tables.
 
     >>> load("digits").raw.shape
     torch.Size([1797, 1, 8, 8])
@@ -45,6 +47,10 @@ def load(
     tables = [] if path.is_dir() and part_files(path) else table_files(data)
     if tables:
         return read_table(tables, Reading(label, column, **reading))
+    if npz_files(path):
+        return read_npz(path)
+    if not part_files(path) and image_files(path):
+        return read_images(path)
     if data_dir is not None:
         return _from_folder(name, Path(data_dir), label)
     if "/" in name and path.is_dir():
@@ -69,8 +75,11 @@ def owner_column(data: str | Path) -> str | None:
     if str(data) in EXAMPLES:
         return EXAMPLES[str(data)][2]
     path = Path(data)
-    several = not (path.is_dir() and part_files(path)) and len(table_files(data)) > 1
-    return OWNER if several else None
+    if path.is_dir() and part_files(path):
+        return None
+    images = image_files(path)
+    by_owner = bool(images) and len(images[0].relative_to(path).parts) == 3
+    return OWNER if by_owner or len(table_files(data)) > 1 or len(npz_files(path)) > 1 else None
 
 
 def _digits() -> Source:
