@@ -319,6 +319,11 @@ def _module(experiment: Experiment, factory: Factory | None, federation: Federat
         if not isinstance(made, nn.Module):
             raise InputError(f"the model function must give a torch.nn.Module, got {shown(made)}")
         return made
+    require(
+        federation.train.x.is_floating_point(),
+        "the samples are whole numbers, which a model of your own may embed: pass model=function; if they are "
+        "measurements, pass x.float()",
+    )
     name = experiment.model
     if name == "auto":
         name = "cnn" if len(shape) == 3 and min(shape[1:]) >= 16 else "mlp"

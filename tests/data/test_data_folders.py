@@ -1,21 +1,24 @@
 """Images by owner, arrays by owner and torch data sets become sources; nothing is unpickled."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 from torch.utils.data import TensorDataset
 
+import fairlead
 from fairlead.core.errors import DataError, InputError
-from fairlead.data import Scenario, from_dataset, load, owner_column
+from fairlead.data import Scenario, from_dataset, from_tensors, load, owner_column
 
 
-def draw(path, value, size=(4, 4), mode="L"):
+def draw(path: Path, value: int, size: tuple[int, int] = (4, 4), mode: str = "L") -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.new(mode, size, value if mode == "L" else (value, 0, 0)).save(path)
 
 
-def test_images_by_owner_and_class(tmp_path):
+def test_images_by_owner_and_class(tmp_path: Path) -> None:
     for k, owner in enumerate(("north", "south")):
         for i in range(8):
             draw(tmp_path / "pets" / owner / ("cat" if i % 2 else "dog") / f"{i}.png", 10 * k + i)
@@ -30,7 +33,7 @@ def test_images_by_owner_and_class(tmp_path):
     assert federation.names == ("north", "south")
 
 
-def test_images_by_class_alone(tmp_path):
+def test_images_by_class_alone(tmp_path: Path) -> None:
     for i in range(4):
         draw(tmp_path / "pets" / ("cat" if i % 2 else "dog") / f"{i}.jpg", 50, mode="RGB")
     source = load(str(tmp_path / "pets"))
@@ -45,7 +48,7 @@ def test_images_by_class_alone(tmp_path):
         load(tmp_path / "one")
 
 
-def test_arrays_by_owner(tmp_path):
+def test_arrays_by_owner(tmp_path: Path) -> None:
     for part, n in (("train", 6), ("test", 4)):
         (tmp_path / "arrays" / part).mkdir(parents=True)
         for k in (0, 2, 10):
@@ -57,13 +60,13 @@ def test_arrays_by_owner(tmp_path):
     plan = Scenario(data=str(tmp_path / "arrays"), split="column", clients=None, pool="train")
     federation = plan.build(0)
     assert federation.test.sizes.tolist() == [4, 4, 4]
-    assert set(federation.names) == {"0", "2", "10"}
+    assert federation.names == ("0", "2", "10")
     np.savez(tmp_path / "one.npz", x=np.zeros((4, 5), np.int64), y=[0.5, 1, 2, 3], owner=list("aabb"))
     one = load(tmp_path / "one.npz")
     assert (one.raw.dtype, one.classes, one.columns["owner"].tolist()) == (torch.int64, (), list("aabb"))
 
 
-def test_arrays_that_cannot_be_read(tmp_path):
+def test_arrays_that_cannot_be_read(tmp_path: Path) -> None:
     np.savez(tmp_path / "0.npz", data=np.array({"x": [1], "y": [0]}, dtype=object))
     with pytest.raises(DataError, match=r"unpickles nothing.*convert each once: d = numpy.load"):
         load(tmp_path / "0.npz")
@@ -77,7 +80,7 @@ def test_arrays_that_cannot_be_read(tmp_path):
         load(tmp_path / "3.npz")
 
 
-def test_torch_data_sets():
+def test_torch_data_sets() -> None:
     x, y = torch.rand(6, 3), torch.tensor([0, 1, 2, 0, 1, 2])
     source = from_dataset(TensorDataset(x, y))
     assert torch.equal(source.raw, x)
@@ -99,10 +102,8 @@ def test_torch_data_sets():
         from_dataset([])
 
 
-def test_quantities_of_tensors_are_standardised():
+def test_quantities_of_tensors_are_standardised() -> None:
     y = torch.arange(40.0) * 3 + 7
-    from fairlead.data import from_tensors
-
     federation = Scenario(clients=2).build(0, source=from_tensors(torch.rand(40, 2), y))
     for split in (federation.train, federation.validation, federation.test):
         back = split.y * federation.target.sd[0] + federation.target.mean[0]
@@ -110,3 +111,16 @@ def test_quantities_of_tensors_are_standardised():
     assert abs(float(federation.train.y.mean())) < 1e-6
     with pytest.raises(InputError, match="split 'dirichlet' needs classes"):
         Scenario(clients=2, split="dirichlet").build(0, source=from_tensors(torch.rand(40, 2), y))
+
+
+def test_tokens_need_a_model_that_embeds_them() -> None:
+    source = from_tensors(torch.randint(0, 9, (40, 5)), torch.arange(40) % 2)
+    settings = {"source": source, "clients": 2, "rounds": 2, "engine": "loop"}
+    with pytest.raises(InputError, match=r"pass model=function; if they are measurements, pass x\.float\(\)"):
+        fairlead.compare(["fedavg"], **settings)
+
+    def model(shape: tuple[int, ...], classes: int) -> torch.nn.Module:
+        return torch.nn.Sequential(torch.nn.Embedding(9, 4), torch.nn.Flatten(), torch.nn.Linear(20, classes))
+
+    result = fairlead.compare(["fedavg"], model=model, **settings)
+    assert result.model("fedavg", 0)[0].weight.shape == (9, 4)

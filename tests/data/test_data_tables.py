@@ -91,6 +91,13 @@ def test_one_file_per_owner_with_columns_in_any_order(tmp_path: Path) -> None:
     assert federation.names == ("north", "south")
 
 
+def test_owners_that_are_numbered_come_in_their_order(tmp_path: Path) -> None:
+    for k in (1, 2, 10):
+        write(tmp_path / f"site-{k}.csv", "x,label\n" + "1,0\n2,1\n3,0\n5,1\n")
+    federation = Scenario(data=str(tmp_path), split="column", clients=None).build(0)
+    assert federation.names == ("1", "2", "10")
+
+
 def test_owner_names() -> None:
     files = [Path(name) for name in ("site-1.csv", "site-12.csv", "site-2.csv")]
     assert owner_names(files) == ["1", "12", "2"]

@@ -83,7 +83,8 @@ def read_npz(path: Path) -> Source:
         parts.append(np.full(len(arrays["y"]), known))
     shapes = {(tuple(a.shape[1:]), a.dtype) for a in x}
     require(len(shapes) == 1, f"{path}: the owners' x differ in shape or type: {', '.join(map(str, list(shapes)[:2]))}")
-    who = {OWNER: np.concatenate(owners)}
+    names = np.concatenate(owners)
+    who = {OWNER: names.astype(np.int64) if all(map(str.isdecimal, names)) else names}  # so that 2 comes before 10
     return from_tensors(torch.cat(x), torch.cat(y), who, name=path.stem, parts=np.concatenate(parts))
 
 
@@ -96,8 +97,8 @@ def _arrays(file: Path) -> dict[str, NDArray[Any]]:
     except (ValueError, OSError, EOFError, BadZipFile) as error:
         if "allow_pickle" in str(error):
             raise DataError(
-                f"{file.name} holds pickled objects, as PFLlib's generators write them, and Fairlead unpickles nothing, "
-                f"since that runs whatever the file says; if you trust the files, convert each once: {CONVERT}"
+                f"{file.name} holds pickled objects, as PFLlib's generators write them, and Fairlead unpickles "
+                f"nothing, since that runs whatever the file says; if you trust the files, convert each once: {CONVERT}"
             ) from error
         raise DataError(f"{file.name} cannot be read: {(str(error).splitlines() or ['it is empty'])[0]}") from error
 

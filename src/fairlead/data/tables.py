@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 from fairlead.core.errors import InputError, nearest, require
 from fairlead.data.columns import PARTS as PART_NAMES
 from fairlead.data.columns import Column, Overrule, as_keys, code, find, spellings
-from fairlead.data.files import OWNER, read_frame
+from fairlead.data.files import OWNER, as_text, read_frame
 from fairlead.data.source import Source, Table
 from fairlead.data.targets import read_target
 
@@ -69,6 +70,8 @@ def owner_values(cells: pd.Series) -> NDArray[Any]:
         values: NDArray[Any] = cells.to_numpy()
         return values.astype(np.int64) if (values == np.round(values)).all() else values
     names = spellings(cells)
+    if all(re.fullmatch(r"0|[1-9]\d*", name) for name in names):
+        return np.array([int(as_text(cell) or 0) for cell in cells])  # so that 2 comes before 10
     place = {key: i for i, key in enumerate(as_keys(pd.Series(names, dtype=object)))}
     found: NDArray[Any] = np.array(names)[as_keys(cells).map(place).to_numpy(np.int64)]
     return found
