@@ -68,5 +68,7 @@ def test_more_effort_is_never_less() -> None:
         assert len(less.rates) <= len(more.rates)
         assert less.trial < more.trial
         assert less.rounds < more.rounds
+        assert less.patience is not None
+        assert more.patience is not None
         assert less.patience * less.every < more.patience * more.every
     assert "200 rounds at most" in standard.about

@@ -20,21 +20,26 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from fairlead.assess import Bench, Fold, answered, assess, judged, owners_of, summarise_assessment
 from fairlead.catalogue import Entry, check_options, parse
 from fairlead.checkpoint import read_json, write_json
 from fairlead.clients import ENGINES, Engine, check_models, choose, engine
 from fairlead.core import Federation, InputError, Layout, Method, RunError, check_targets, require
 from fairlead.data import Source
+from fairlead.findings import LEVEL, Finding, Findings, Kind, Way, find
 from fairlead.identity import arithmetic, fingerprint
-from fairlead.metrics import difference_interval, over_seeds, summarise
+from fairlead.metrics import Metric, default_metric, metric, over_seeds, summarise
+from fairlead.metrics.measures import Target
 from fairlead.models import build
 from fairlead.report import markdown_table
 from fairlead.rounds import held_out
-from fairlead.runs import RUN_FILES, Job, deployed, finished, train, versions
+from fairlead.runs import RUN_FILES, Job, deployed, finished, kept_outputs, train, versions
 from fairlead.settings import Experiment, check, resolve, shown
 
 CONTROL = "local"
-LEVEL = 0.95  # of the interval around a client's gain
+FULLER = "local-all-rows"  # LOCAL on train and validation rows together, beside a published protocol
+SMALL_TABLE = 2500  # rows, below which every row is tested once, in folds
+FOLDS = 5
 Factory = Callable[[tuple[int, ...], int], nn.Module]  # sample shape, classes -> module
 Progress = Callable[[str, int, int, int], None]  # method, seed, round done, rounds
 
@@ -137,9 +142,9 @@ def _further(folder: Path, experiment: Experiment, rounds: int) -> Experiment:
         isinstance(rounds, int) and rounds >= experiment.rounds,
         f"rounds must be a whole number of at least the {experiment.rounds} of {folder}, got {shown(rounds)}",
     )
-    return dataclasses.replace(
-        experiment, rounds=rounds, training=dataclasses.replace(experiment.training, rounds=rounds)
-    )
+    effort = experiment.effort and dataclasses.replace(experiment.effort, rounds=rounds)
+    training = dataclasses.replace(experiment.training, rounds=rounds)
+    return dataclasses.replace(experiment, rounds=rounds, training=training, effort=effort)
 
 
 @dataclass(frozen=True)
@@ -165,16 +170,24 @@ def _compare(
     entries = _entries(asked.methods, experiment)
     # All that can be wrong with the input shows here, before the first file is written.
     source = asked.source or experiment.scenario.load(experiment.data_dir)
-    federations = {seed: experiment.scenario.build(seed, source=source) for seed in seeds}
+    if experiment.effort is not None:
+        return _assessed(asked, entries, source, out, progress, old)
+    # Owners and their rows are the same under every seed; a seed decides on weights and batches.
+    federation = experiment.scenario.build(seeds[0], source=source)
     for name, entry in entries.items():
-        check_targets(name, entry.method, federations[seeds[0]])
-    modules = {seed: _module(experiment, asked.factory, f, seed) for seed, f in federations.items()}
+        check_targets(name, entry.method, federation)
+    modules = {seed: _module(experiment, asked.factory, federation, seed) for seed in seeds}
     first = seeds[0]
-    check_models(experiment.select, federations[first].clients, Layout(modules[first]).size)
+    check_models(experiment.select, federation.clients, Layout(modules[first]).size)
     made_with = None if out is None or old == "fresh" else _engine_of(out)
-    fast = _engine(experiment, modules[first], federations[first], made_with)
+    fast = _engine(experiment, modules[first], federation, made_with)
     folder = Path(tempfile.mkdtemp(prefix="fairlead-")) if out is None else out
-    jobs = _jobs(folder, entries, experiment, federations, modules, fast)
+    jobs = _jobs(folder, entries, experiment, federation, modules, fast)
+    if len(federation.validation.y):
+        whole = experiment.scenario.build(seeds[0], source=source, refit=True)
+        last = dataclasses.replace(experiment, select="last")
+        more = _jobs(folder, {CONTROL: entries[CONTROL]}, last, whole, modules, fast, FULLER)
+        jobs |= {(FULLER, seed): job for (_, seed), job in more.items()}
     if old == "fresh":
         clear(folder)
     for job in jobs.values():
@@ -189,10 +202,99 @@ def _compare(
     for (name, seed), job in jobs.items():
         tell = (lambda r, n=name, s=seed: progress(n, s, r, experiment.rounds)) if progress else None
         train(job, tell, old == "extend")
-    summary = summarise_all(jobs, entries, seeds, experiment, fast)
+    found = _findings(jobs, entries, seeds)
+    summary = summarise_all({k: j for k, j in jobs.items() if k[0] != FULLER}, entries, seeds, experiment, fast, found)
     write_json(folder / "summary.json", summary)
+    return _result(folder, summary, jobs, temporary=out is None)
+
+
+def _assessed(
+    asked: Asked,
+    entries: Mapping[str, Entry],
+    source: Source,
+    out: Path | None,
+    progress: Progress | None,
+    old: Literal["reuse", "extend", "fresh"],
+) -> Comparison:
+    """The comparison on a user's own data: searched, refitted, in folds, beside what owners would do alone."""
+    experiment, seed = asked.experiment, asked.seeds[0]
+    assert experiment.effort is not None
+    count = experiment.folds or (FOLDS if source.table is not None and len(source) < SMALL_TABLE else 1)
+    folds = [_fold(experiment, source, seed, i, count) for i in range(count)]
+    first = folds[0].chooses
+    for name, entry in entries.items():
+        check_targets(name, entry.method, first)
+    chosen, why = _metric(experiment.metric, first)
+    module = _module(experiment, asked.factory, first, seed)
+    check_models("loss", first.clients, Layout(module).size)
+    fast = _engine(experiment, module, first, None if out is None or old == "fresh" else _engine_of(out))
+    folder = Path(tempfile.mkdtemp(prefix="fairlead-")) if out is None else out
+    if old == "fresh":
+        clear(folder)
+    repeats = max(experiment.effort.repeats, len(asked.seeds))
+    bench = Bench(
+        folder=folder,
+        entries=entries,
+        experiment=experiment,
+        engine=fast,
+        module=lambda federation, seed: _module(experiment, asked.factory, federation, seed),
+        effort=dataclasses.replace(experiment.effort, repeats=repeats),
+        seed=seed,
+        tell=lambda name, rounds: (lambda r: progress(name, seed, r, rounds)) if progress else None,
+    )
+    plan = {"methods": list(entries), "seeds": asked.seeds, "own": asked.own()}
+    write_json(folder / "settings.json", plan | {"experiment": experiment.to_json() | {"engine": fast.name}})
+    done = assess(bench, folds, chosen)
+    found = find(done.ways, owners_of(first), chosen, why, done.twins)
+    summary = summarise_assessment(bench, found, done, folds, sum(p.numel() for p in module.parameters()))
+    write_json(folder / "summary.json", summary)
+    jobs = {(name, seed): runs[0].final[0] for name, runs in done.runs.items()}
+    return _result(folder, summary, jobs, temporary=out is None)
+
+
+def _findings(jobs: Mapping[tuple[str, int], Job], entries: Mapping[str, Entry], seeds: Sequence[int]) -> Findings:
+    """The runs of a published protocol, judged against its own LOCAL."""
+    federation = jobs[CONTROL, seeds[0]].federation
+    usual = {"class": "accuracy", "labels": "label-accuracy", "quantity": "rmse"}
+    chosen, why = _metric(usual[federation.target_kind], federation)
+
+    def way(name: str, title: str, kind: Kind) -> Way:
+        runs = [jobs[name, seed] for seed in seeds]
+        found = [answered(job.federation, job.federation.test, kept_outputs(job, "test")) for job in runs]
+        return Way(name, title, kind, [dataclasses.replace(a, repeat=i) for i, a in enumerate(found)], [])
+
+    ways = [way(CONTROL, CONTROL, "alone")]
+    if (FULLER, seeds[0]) in jobs:
+        ways.append(way(FULLER, "local on train and validation rows", "alone"))
+    ways += [way(name, name, "method") for name in entries if name != CONTROL]
+    return find(ways, owners_of(federation), chosen, why)
+
+
+def _fold(experiment: Experiment, source: Source, seed: int, number: int, count: int) -> Fold:
+    fold = None if count == 1 else (number, count)
+    chooses, whole = (experiment.scenario.build(seed, source=source, fold=fold, refit=r) for r in (False, True))
+    return Fold(number, chooses, whole)
+
+
+def _metric(name: str | None, federation: Federation) -> tuple[Metric, str]:
+    """What the verdict is about, and why."""
+    kinds: dict[str, Target] = {"class": "classes", "labels": "labels", "quantity": "quantity"}
+    target = kinds[federation.target_kind]
+    if name is not None:
+        chosen = metric(name)
+        fits = chosen.target == target
+        require(
+            fits, f"metric '{name}' is for {chosen.target}, and the label is a {target}; leave it out for a default"
+        )
+        return chosen, f"{chosen.title}, as published or asked for"
+    owners = {name: federation.train.client(k)[1].numpy() for k, name in enumerate(owners_of(federation))}
+    choice = default_metric(target, owners)
+    return choice.metric, choice.why
+
+
+def _result(folder: Path, summary: dict[str, Any], jobs: dict[tuple[str, int], Job], temporary: bool) -> Comparison:
     result = Comparison(folder, summary, jobs)
-    if out is None:
+    if temporary:
         weakref.finalize(result, shutil.rmtree, folder, ignore_errors=True)
     return result
 
@@ -201,25 +303,27 @@ def _jobs(
     folder: Path,
     entries: Mapping[str, Entry],
     experiment: Experiment,
-    federations: Mapping[int, Federation],
+    federation: Federation,
     modules: Mapping[int, nn.Module],
     fast: Engine,
+    folder_name: str | None = None,
 ) -> dict[tuple[str, int], Job]:
     """Every method with every seed, and the fingerprints of what it is made from."""
     # Nobody is unseen to a client that trains alone: a newcomer's control has its full time.
     plans = {CONTROL: dataclasses.replace(experiment, unseen=0.0)}
     code = {name: fingerprint(entry) for name, entry in entries.items()}
     jobs = {}
-    for seed, federation in federations.items():
-        made = {"data": fingerprint(federation), "model": fingerprint(modules[seed])}
+    data = fingerprint(federation)
+    for seed, module in modules.items():
+        made = {"data": data, "model": fingerprint(module)}
         for name, entry in entries.items():
             jobs[name, seed] = Job(
-                folder=folder / "runs" / f"{name}-seed{seed}",
+                folder=folder / "runs" / f"{folder_name or name}-seed{seed}",
                 name=name,
                 entry=entry,
                 experiment=plans.get(name, experiment),
                 federation=federation,
-                module=modules[seed],
+                module=module,
                 engine=fast,
                 seed=seed,
                 identity=made | {"method": code[name]} | arithmetic(),
@@ -229,7 +333,7 @@ def _jobs(
 
 def clear(folder: Path) -> None:
     """Delete a comparison's own files, and nothing else that may lie in its folder."""
-    for settings in folder.glob("runs/*/settings.json"):
+    for settings in sorted(folder.glob("runs/**/settings.json")):
         run = settings.parent
         for path in [run / name for name in RUN_FILES] + sorted(run.glob("states/*.safetensors")):
             path.unlink(missing_ok=True)
@@ -354,11 +458,15 @@ def summarise_all(
     seeds: list[int],
     experiment: Experiment,
     fast: Engine,
+    found: Findings,
 ) -> dict[str, Any]:
     """The comparison's `summary.json`, from the runs' own."""
     count = next(iter(jobs.values())).federation.clients
     newcomers = [held_out(experiment.unseen, count, seed)[1].tolist() for seed in seeds]
     runs = {key: read_json(job.folder / "summary.json") for key, job in jobs.items()}
+    for (name, seed), one in runs.items():
+        own = found.by_run[name][seeds.index(seed)]
+        one["accuracy"] = [float("nan") if score is None else score for score in own]
     t = experiment.training
     settings = {
         "rounds": experiment.rounds,
@@ -387,14 +495,19 @@ def summarise_all(
         "versions": versions(),
         "control": CONTROL,
         "methods": {
-            name: summarise_method([runs[name, s] for s in seeds], [runs[CONTROL, s] for s in seeds], newcomers)
+            name: summarise_method(
+                [runs[name, s] for s in seeds], [runs[CONTROL, s] for s in seeds], newcomers, found[name]
+            )
+            | {"runs": [f"runs/{name}-seed{s}" for s in seeds], "notes": []}
             for name in entries
         },
+        "findings": found.to_json(),
+        "data": {"notes": list(next(iter(jobs.values())).federation.notes)},
     }
 
 
 def summarise_method(
-    runs: list[dict[str, Any]], controls: list[dict[str, Any]], newcomers: list[list[int]]
+    runs: list[dict[str, Any]], controls: list[dict[str, Any]], newcomers: list[list[int]], found: Finding
 ) -> dict[str, Any]:
     """One method's entry: means over seeds, their spread, and each client against itself alone.
 
@@ -405,20 +518,17 @@ def summarise_method(
     unseen = {"unseen": _means([_summarise(r, c, _is_in(r, new)) for r, c, new in triples])} if newcomers[0] else {}
     accuracy, alone = (np.array([r["accuracy"] for r in group]) for group in (runs, controls))  # (seeds, N)
     n_test, n_train = (np.array([r[key] for r in runs]) for key in ("n_test", "n_train"))
-    correct, right_alone = ((a * n_test).round().sum(0) for a in (accuracy, alone))
-    gain = difference_interval(correct, right_alone, n_test.sum(0), level=LEVEL)
-    difference = (accuracy - alone).mean(0)
+    verdicts = {v.owner: v for v in found.verdicts}
+    names = [runs[0]["names"][k] if runs[0]["names"] else str(k) for k in range(accuracy.shape[1])]
     clients: list[dict[str, Any]] = [
         {
             "id": k,
-            "name": runs[0]["names"][k] if runs[0]["names"] else str(k),
+            "name": names[k],
             "n_train": round(float(n_train[:, k].mean())),
             "n_test": round(float(n_test[:, k].mean())),
             "accuracy": float(accuracy[:, k].mean()),
             "local_accuracy": float(alone[:, k].mean()),
-            "difference": float(difference[k]),
-            "interval": [float(gain.lower[k]), float(gain.upper[k])],
-            "verdict": str(gain.verdict[k]),
+            **judged(verdicts.get(names[k])),
             "newcomer": sum(k in held for held in newcomers) / len(runs),  # share of seeds in which it was one
         }
         for k in range(accuracy.shape[1])
@@ -432,7 +542,7 @@ def summarise_method(
             "model": "personal",
             "round": {"rule": runs[0]["round"]["rule"], "rounds": [r["round"]["round"] for r in runs]},
             "average": "clients",
-            "worse": [c["id"] for c in clients if c["difference"] < 0],
+            "worse": [c["id"] for c in clients if c["verdict"] == "worse"],
             "clients": clients,
         }
         | unseen

@@ -23,7 +23,7 @@ class Effort:
     further: int  # step sizes that may be tried beyond the ends of the grid
     trial: int  # rounds that every step size gets
     rounds: int  # at most, for the best one
-    patience: int  # evaluations without improvement that end the training
+    patience: int | None  # evaluations without improvement that end the training; None: it goes on to the cap
     every: int  # rounds between evaluations
     repeats: int  # trainings of the final model, which differ in their seed alone
 
@@ -31,16 +31,17 @@ class Effort:
     def about(self) -> str:
         """The effort in words."""
         rates = ", ".join(f"{r:g}" for r in self.rates)
-        return (
-            f"step sizes {rates} for {self.trial} rounds each, the best one until {self.patience * self.every} rounds "
-            f"bring no improvement on validation rows, {self.rounds} rounds at most"
-        )
+        end = f"for {self.rounds} rounds"
+        if self.patience is not None:
+            wait = self.patience * self.every
+            end = f"until {wait} rounds bring no improvement on validation rows, {self.rounds} rounds at most"
+        return f"step sizes {rates} for {self.trial} rounds each, the best one {end}"
 
 
 EFFORTS = {
-    "quick": Effort((0.03, 0.1), 1, 10, 60, 3, 5, 1),
-    "standard": Effort((0.01, 0.03, 0.1), 2, 20, 200, 5, 5, 1),
-    "thorough": Effort((0.01, 0.03, 0.1), 4, 60, 1000, 10, 5, 3),
+    "quick": Effort((0.03, 0.1), 1, 10, 60, 8, 2, 1),
+    "standard": Effort((0.01, 0.03, 0.1), 2, 20, 200, 12, 2, 1),
+    "thorough": Effort((0.01, 0.03, 0.1), 4, 60, 1000, 25, 2, 3),
 }
 STEP = 3.0  # factor between neighbouring step sizes beyond the grid
 STILL = 0.01  # a loss that fell by this share over the last evaluations was still falling
@@ -73,9 +74,10 @@ class Curve(NamedTuple):
     def _at(self, i: int) -> float:
         return self.losses[i] if math.isfinite(self.losses[i]) else math.inf
 
-    def improving(self, patience: int) -> bool:
-        """Whether the loss was still falling when the training ended at its cap."""
-        before = [self._at(i) for i in range(len(self.losses))][:-patience]
+    def improving(self) -> bool:
+        """Whether the loss was still falling when the training ended at its cap, over the last tenth of it."""
+        last = max(2, len(self.losses) // 10)
+        before = [self._at(i) for i in range(len(self.losses))][:-last]
         return not self.stopped and bool(before) and self.loss < (1 - STILL) * min(before)
 
 
@@ -119,7 +121,7 @@ def search(train: Train, effort: Effort) -> Choice:
         curve = curves[best]
     tried = {lr: curves[lr].loss for lr in sorted(curves)} | {best: curve.loss}
     spent = trained + curve.rounds[-1]
-    return Choice(best, curve.rounds[curve.best], curve.loss, tried, spent, curve.improving(effort.patience))
+    return Choice(best, curve.rounds[curve.best], curve.loss, tried, spent, curve.improving())
 
 
 def attempt(train: Train, lr: float, rounds: int) -> Curve:

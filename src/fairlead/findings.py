@@ -89,6 +89,7 @@ class Findings:
     training: str  # where training luck was measured: a key of `metrics.TRAINING`
     ways: list[Finding]
     recommendation: Recommendation | None  # None where LOCAL alone was run
+    by_run: dict[str, list[list[float | None]]]  # the scores of every repeat, by way and owner
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, for a file."""
@@ -123,6 +124,7 @@ def find(
         training=training,
         ways=found,
         recommendation=recommend(verdicts, LEVEL) if verdicts else None,
+        by_run={w.name: [by_owner(runs, metric) for runs in repeats(w.answers)] for w in ways},
     )
 
 
@@ -156,9 +158,9 @@ def paired(owners: Sequence[str], ours: Sequence[Answers], theirs: Sequence[Answ
     """The same rows answered twice, owner by owner; whoever has fewer repeats answers the further ones alike."""
     found: list[list[PairedRun]] = [[] for _ in owners]
     of = {(a.fold, a.repeat): a for a in theirs}
-    repeats = {fold: max(a.repeat for a in theirs if a.fold == fold) + 1 for fold, _ in of}
+    count = max(a.repeat for a in theirs) + 1
     for a in ours:
-        b = of[a.fold, a.repeat % repeats[a.fold]]
+        b = of[a.fold, a.repeat % count]
         for k, runs in enumerate(found):
             if len(a.rows[k]):
                 runs.append(PairedRun(a.rows[k], a.y[k], a.outputs[k], b.outputs[k], a.repeat, a.fold))
@@ -189,17 +191,20 @@ def finding(way: Way, metric: Metric, judged: list[OwnerVerdict]) -> Finding:
 
 def by_owner(answers: Sequence[Answers], metric: Metric) -> list[float | None]:
     """Each owner's value on all its test rows, folds together, mean over repeats; None where it has none."""
-    repeats = sorted({a.repeat for a in answers})
     found: list[float | None] = []
     for k in range(len(answers[0].rows)):
         values = []
-        for repeat in repeats:
-            runs = [a for a in answers if a.repeat == repeat]
+        for runs in repeats(answers):
             y = np.concatenate([a.y[k] for a in runs])
             outputs = np.concatenate([a.outputs[k] for a in runs])
             values.append(metric(y, outputs).value)
         found.append(mean(values))
     return found
+
+
+def repeats(answers: Sequence[Answers]) -> list[list[Answers]]:
+    """The answers of each repeat, its folds together."""
+    return [[a for a in answers if a.repeat == repeat] for repeat in sorted({a.repeat for a in answers})]
 
 
 def mean(values: Sequence[float | None]) -> float | None:

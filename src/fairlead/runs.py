@@ -10,6 +10,7 @@ summary.json            written last; a run without it is unfinished
 from __future__ import annotations
 
 import logging
+import math
 import platform
 import time
 from collections.abc import Callable, Iterator
@@ -19,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from fairlead.catalogue import Entry
 from fairlead.checkpoint import (
@@ -33,6 +34,7 @@ from fairlead.checkpoint import (
 )
 from fairlead.clients import KEPT, Engine, InProcess, States, StateStore, payload, wrapped
 from fairlead.core import Federation, Layout, Named, Plan, RunError
+from fairlead.core.task import SplitName
 from fairlead.identity import UNKNOWN
 from fairlead.rounds import Round, Snapshot, federate
 from fairlead.settings import Experiment
@@ -212,7 +214,7 @@ def summarise_run(job: Job, records: Records, rounds: Rounds) -> dict[str, Any]:
         "model": "personal",
         "round": {"rule": job.experiment.select, "round": chosen, "of": job.experiment.rounds},
         "average": "clients",
-        "accuracy": [r["accuracy"] for r in rows],
+        "accuracy": [_known(r["accuracy"]) for r in rows],
         "n_test": [r["n"] for r in rows],
         "n_train": job.federation.train.sizes.tolist(),
         "names": list(job.federation.names),
@@ -222,6 +224,36 @@ def summarise_run(job: Job, records: Records, rounds: Rounds) -> dict[str, Any]:
         "samples_per_second": totals["samples"] / max(totals["seconds"], 1e-9),
         "left_out": sum(rounds.columns["left_out"]),
     }
+
+
+def _known(value: float | None) -> float | None:
+    """A number for a JSON file; one that is not finite is not known."""
+    return value if value is not None and math.isfinite(value) else None
+
+
+def rounds_in(folder: Path) -> int:
+    """The rounds that the run in this folder was made for; 0 where there is none."""
+    path = folder / "settings.json"
+    found = read_json(path) if path.exists() else {}
+    return int(found.get("experiment", {}).get("rounds", 0)) if isinstance(found, dict) else 0
+
+
+def validation_losses(job: Job) -> dict[int, float]:
+    """The mean validation loss over clients by round, of the models that clients would deploy."""
+    found: dict[int, list[float]] = {}
+    for r in Records(read_table(job.folder / "records.parquet"), job.experiment.rounds).rows():
+        if (r["split"], r["model"]) == ("validation", "personal") and r["n"] > 0:
+            found.setdefault(r["round"], []).append(r["loss"])
+    return {round: sum(losses) / len(losses) for round, losses in found.items()}
+
+
+def kept_outputs(job: Job, split: SplitName) -> list[Tensor]:
+    """What each client's deployed model makes of its own samples, (n, outputs) by client."""
+    method, now = job.entry.method, load_snapshot(job.folder / "checkpoint.safetensors")
+    with clients_of(job) as clients:
+        clients.start(method, wrapped(method, job.module, job.seed), job.plan())
+        clients.load(now.clients(), now.round, now.message)
+        return clients.outputs(split)
 
 
 def deployed(job: Job, client: int) -> nn.Module:

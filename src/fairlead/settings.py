@@ -19,6 +19,8 @@ from fairlead.core import InputError, Training, nearest, require
 from fairlead.data import Scenario, owner_column, scenario
 from fairlead.data.files import table_files
 from fairlead.data.sources import EXAMPLES
+from fairlead.effort import Effort
+from fairlead.effort import effort as effort_of
 
 # The published settings, by the paper they come from; a scenario's own come after.
 PROTOCOLS: dict[str, dict[str, Any]] = {
@@ -26,13 +28,17 @@ PROTOCOLS: dict[str, dict[str, Any]] = {
     "digits": {"model": "mlp", "rounds": 40, "lr": 0.05, "epochs": 2, "batch_size": 16, "momentum": 0.5},
     "fedora": {"model": "mlp", "rounds": 500, "lr": 0.005, "epochs": 5, "batch_size": 64}
     | {"momentum": 0.9, "weight_decay": 5e-5, "select": "validation"},
+    # A user's own data: the step size and the rounds are searched for.
+    "own": {"batch_size": 16, "momentum": 0.9},
     "confree": {"model": "cnn", "rounds": 500, "lr": 0.005, "epochs": 1, "batch_size": 10, "select": "last"},
 }
 
 
 def protocol_of(name: str | None) -> dict[str, Any]:
     """The training protocol that belongs to a preset."""
-    if name is None or name == "yearbook":
+    if name is None:
+        return PROTOCOLS["default"] | PROTOCOLS["own"]
+    if name == "yearbook":
         return PROTOCOLS["default"]
     if name == "rotated-digits":
         return PROTOCOLS["default"] | PROTOCOLS["digits"]
@@ -101,6 +107,11 @@ class Settings(BaseModel):
     select: Literal["validation", "last"] | None = Field(
         None, description="Which round is reported: best on validation data, or the last."
     )
+    effort: Literal["quick", "standard", "thorough"] | None = Field(
+        None, description="How hard every method is tried, LOCAL included; on your own data standard."
+    )
+    folds: int | None = Field(None, description="Folds that test every row once; 1: a single test part.")
+    metric: str | None = Field(None, description="What verdicts are about, e.g. accuracy, auroc, rmse.")
     engine: str | None = Field(None, description="auto, loop, vectorised, threads or threads+vectorised.")
     set: dict[str, dict[str, Any]] | None = Field(None, description="Options of methods and stages.")
 
@@ -116,13 +127,17 @@ class Experiment:
     rounds: int
     participation: float
     evaluate_every: int
-    select: Literal["validation", "last"]
+    select: Literal["validation", "loss", "last"]
     engine: str
     data_dir: str | None
     options: dict[str, dict[str, Any]]
     unseen: float = 0.0
     newcomer_epochs: int = 5
     evaluate_global: bool = False  # score the server's model too, where there is one
+    patience: int | None = None  # evaluations without improvement that end the training; None: never
+    effort: Effort | None = None  # how hard step size and rounds are searched for; None: they are as given here
+    folds: int | None = None  # None: several for a small table, else one
+    metric: str | None = None  # None: chosen for the target
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, for a file."""
@@ -134,8 +149,11 @@ class Experiment:
     @staticmethod
     def from_json(plain: dict[str, Any]) -> Experiment:
         """Back from a file."""
-        rest = {k: v for k, v in plain.items() if k not in ("scenario", "training")}
-        return Experiment(scenario=Scenario(**plain["scenario"]), training=Training(**plain["training"]), **rest)
+        rest = {k: v for k, v in plain.items() if k not in ("scenario", "training", "effort")}
+        tried = plain.get("effort")
+        effort = None if tried is None else Effort(**tried | {"rates": tuple(tried["rates"])})
+        scenario, training = Scenario(**plain["scenario"]), Training(**plain["training"])
+        return Experiment(scenario=scenario, training=training, effort=effort, **rest)
 
 
 def check(values: dict[str, Any]) -> Settings:
@@ -171,12 +189,13 @@ def resolve(settings: Settings, own: str | None = None) -> Experiment:
     name = settings.scenario or (None if settings.data or own else "rotated-digits")
     chosen = _scenario(settings, name, own)
     plan = protocol_of(name) | given
-    rounds = int(plan["rounds"])
-    require(rounds >= 1, f"rounds must be >= 1, got {rounds}")
+    share = chosen.samples[1] if chosen.samples else chosen.fractions[1]
+    require(int(plan["rounds"]) >= 1, f"rounds must be >= 1, got {plan['rounds']}")
+    effort = _effort(settings, share > 0, preset=name is not None)
+    rounds = int(plan["rounds"]) if effort is None else effort.rounds
     how = {f.name for f in fields(Training)}
     training = replace(Training(**{k: v for k, v in plan.items() if k in how and k != "rounds"}), rounds=rounds)
     select = plan["select"]
-    share = chosen.samples[1] if chosen.samples else chosen.fractions[1]
     if share == 0 and settings.select is None:
         select = "last"
     require(
@@ -196,6 +215,8 @@ def resolve(settings: Settings, own: str | None = None) -> Experiment:
     require(0 <= unseen < 1, f"unseen must be a share in [0, 1), got {unseen:g}; 0 lets everybody train")
     require(newcomer_epochs >= 1, f"newcomer_epochs must be >= 1, got {newcomer_epochs}")
     _refuse_idle(given, chosen, training, unseen, own)
+    for key in ("folds", "metric"):
+        require(effort is not None or key not in given, f"{key} has no effect here: it needs --effort, say standard")
     return Experiment(
         name=name or "custom",
         scenario=chosen,
@@ -210,7 +231,33 @@ def resolve(settings: Settings, own: str | None = None) -> Experiment:
         options=settings.set or {},
         unseen=unseen,
         newcomer_epochs=newcomer_epochs,
+        effort=effort,
+        folds=settings.folds,
+        metric=settings.metric,
     )
+
+
+def _effort(settings: Settings, validated: bool, *, preset: bool) -> Effort | None:
+    """How hard methods are tried: not at all where a published protocol says how, or there is nothing to choose with.
+
+    A step size or a number of rounds that the user gives is not searched for.
+    """
+    asked = settings.effort or (None if preset or not validated else "standard")
+    if asked is None:
+        return None
+    require(validated, f"effort '{asked}' chooses on validation samples and this scenario has none; use --fractions")
+    require(settings.select is None, "select has no effect with an effort: rounds are chosen by the validation loss")
+    fixed = settings.schedule != "cosine"
+    require(fixed, "schedule 'cosine' needs to know the rounds beforehand, and an effort searches for them")
+    found = effort_of(asked)
+    if settings.lr is not None:
+        found = replace(found, rates=(settings.lr,), further=0)
+    if settings.rounds is not None:
+        trial = min(found.trial, settings.rounds)
+        found = replace(found, rounds=settings.rounds, patience=None, trial=trial)
+    every = settings.evaluate_every or min(found.every, found.rounds)
+    require(settings.folds is None or settings.folds >= 1, f"folds must be at least 1, got {settings.folds}")
+    return replace(found, every=every)
 
 
 def _scenario(settings: Settings, name: str | None, own: str | None) -> Scenario:

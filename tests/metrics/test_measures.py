@@ -16,11 +16,22 @@ def example(target: str, n: int = 60, classes: int = 3, seed: int = 0) -> tuple[
     if target == "classes":
         labels = rng.integers(0, classes, n)
         return labels, rng.normal(size=(n, classes)) + np.eye(classes)[labels]
+    if target == "labels":
+        several = (rng.random((n, classes)) < 0.4) * 1.0
+        return several, rng.normal(size=(n, classes)) + 2 * several - 1
     if target == "survival":
         risk = rng.normal(size=n)
         return np.stack([rng.exponential(np.exp(-risk)), rng.random(n) < 0.6], 1), risk + rng.normal(size=n)
     y = rng.normal(size=n)
     return y, y + rng.normal(size=n) / 2
+
+
+def test_labels_agree_with_scikit_learn() -> None:
+    y, out = example("labels")
+    assert metric("label-accuracy")(y, out).value == pytest.approx(1 - sk.hamming_loss(y, out > 0))
+    p = 1 / (1 + np.exp(-out))
+    expected = np.mean([sk.log_loss(y[:, j], p[:, j]) for j in range(y.shape[1])])
+    assert metric("label-log-loss")(y, out).value == pytest.approx(expected)
 
 
 def test_classes_agree_with_scikit_learn() -> None:

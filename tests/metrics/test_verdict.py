@@ -59,7 +59,10 @@ def federations(draw: st.DrawFn) -> tuple[Metric, list[OwnerPairs]]:
                 i = np.flatnonzero(np.arange(n) % folds == f)
                 noise = rng.normal(size=(2, len(i), 3))
                 t: np.ndarray
-                if m.target == "classes":
+                if m.target == "labels":
+                    t = np.stack([y[i] > 0, y[i] > 1], 1) * 1.0
+                    out = noise[0, :, :2] + (1 + gap) * (2 * t - 1), noise[1, :, :2] + (2 * t - 1)
+                elif m.target == "classes":
                     t, good = y[i], np.eye(3)[y[i]]
                     out = noise[0] + (1 + gap) * good, noise[1] + good
                 else:

@@ -60,6 +60,7 @@ def make_summary(methods: tuple[str, ...] = METHODS, clients: int = 12, seeds: i
             "average": "clients",
             "worse": [row["id"] for row in rows if row["difference"] < 0],
             "clients": rows,
+            "runs": [f"runs/{name}-seed{seed}" for seed in range(seeds)],
         }
     return {
         "scenario": {"name": "rotated-mnist", "data": "mnist", "split": "rotation", "clients": clients},

@@ -4,8 +4,9 @@
     metric("auroc")(all_ones, outputs)   # Score(value=nan, why="AUROC needs rows of two classes, ...")
 
 Targets and outputs are numpy arrays. Classes: y is (n,) of 0 to K - 1, outputs are (n, K) logits or probabilities.
-Quantities: y and outputs are (n,). Survival times: y is (n, 2), time and event (1 if it happened, 0 if the row was
-only watched until then), outputs are (n,) risks, higher for an earlier event.
+Several labels: y is (n, L) of 0 and 1, outputs are (n, L), above zero for yes. Quantities: y and outputs are (n,).
+Survival times: y is (n, 2), time and event (1 if it happened, 0 if the row was only watched until then), outputs are
+(n,) risks, higher for an earlier event.
 
 Every measure comes with one number per row whose mean is the measure: for a mean over rows, such as accuracy, the rows'
 own scores; for the others the linear expansion in the rows' weights (the infinitesimal jackknife). For AUROC these are
@@ -15,7 +16,7 @@ difference; see `fairlead.metrics.verdict`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -25,7 +26,7 @@ from numpy.typing import ArrayLike, NDArray
 from fairlead.core.errors import nearest, require
 
 Floats = NDArray[np.float64]
-Target = Literal["classes", "quantity", "survival"]
+Target = Literal["classes", "labels", "quantity", "survival"]
 BINS = 10  # of the calibration error
 TINY = 1e-7  # probabilities are kept this far from 0 in the log loss: the resolution of single precision
 GROUPS = 500  # at most so many evaluations for a measure that has no expansion of its own
@@ -74,9 +75,9 @@ class Metric:
 
     def check(self, y: NDArray[np.generic], outputs: Floats) -> str:
         """Why there is no value, or ""; raises `InputError` for shapes that do not fit together."""
-        wide = self.target == "classes"
+        wide, several = self.target in ("classes", "labels"), self.target in ("labels", "survival")
         require(
-            outputs.ndim == 1 + wide and len(outputs) == len(y) and y.ndim == 1 + (self.target == "survival"),
+            outputs.ndim == 1 + wide and len(outputs) == len(y) and y.ndim == 1 + several,
             f"{self.name}: expected {_SHAPES[self.target]}, got shapes {y.shape} and {outputs.shape}",
         )
         if len(y) == 0:
@@ -92,6 +93,7 @@ class Metric:
 
 _SHAPES = {
     "classes": "classes (n,) and outputs (n, K)",
+    "labels": "labels of 0 and 1 (n, L) and outputs (n, L), above zero for yes",
     "quantity": "quantities (n,) and outputs (n,)",
     "survival": "times and events (n, 2) and risks (n,)",
 }
@@ -115,6 +117,15 @@ def _hits(y: NDArray[np.generic], outputs: Floats) -> Floats:
 
 def _accuracy(y: NDArray[np.generic], outputs: Floats) -> RowScores:
     return RowScores(_hits(y, outputs))
+
+
+def _label_accuracy(y: NDArray[np.generic], outputs: Floats) -> RowScores:
+    return RowScores(((outputs > 0) == (y.astype(np.float64) > 0.5)).mean(1))
+
+
+def _label_log_loss(y: NDArray[np.generic], outputs: Floats) -> RowScores:
+    signed = np.where(y.astype(np.float64) > 0.5, outputs, -outputs)
+    return RowScores(np.logaddexp(0, -signed).mean(1))
 
 
 def _log_loss(y: NDArray[np.generic], outputs: Floats) -> RowScores:
@@ -299,6 +310,8 @@ METRICS: dict[str, Metric] = {
         _of("log-loss", "log loss", "classes", False, _log_loss, **_OWN_UNIT),
         _of("brier", "Brier score", "classes", False, _brier, **_OWN_UNIT),
         _of("calibration", "calibration error", "classes", False, _calibration),
+        _of("label-accuracy", "accuracy over labels", "labels", True, _label_accuracy),
+        _of("label-log-loss", "log loss over labels", "labels", False, _label_log_loss, **_OWN_UNIT),
         _of("rmse", "RMSE", "quantity", False, _rmse, **_OWN_UNIT),
         _of("mae", "mean absolute error", "quantity", False, _mae, **_OWN_UNIT),
         _of("r2", "R2", "quantity", True, _r2, undefined=_no_spread, bounded=False),
@@ -326,7 +339,7 @@ class Choice(NamedTuple):
     why: str
 
 
-def default_metric(target: Target, owners: dict[str, ArrayLike] | None = None) -> Choice:
+def default_metric(target: Target, owners: Mapping[str, ArrayLike] | None = None) -> Choice:
     """A sensible measure for a target, from the classes of each owner's rows (train rows, so that nothing leaks).
 
     >>> default_metric("classes", {"a": [0, 1, 0, 1], "b": [1] * 9 + [0]}).why
@@ -334,6 +347,8 @@ def default_metric(target: Target, owners: dict[str, ArrayLike] | None = None) -
     """
     if target == "quantity":
         return Choice(METRICS["rmse"], "RMSE, because the target is a quantity")
+    if target == "labels":
+        return Choice(METRICS["label-accuracy"], "accuracy over labels, because there are several")
     if target == "survival":
         return Choice(METRICS["c-index"], "c-index, because the target is a time until an event")
     shares = {}

@@ -16,7 +16,7 @@ Summary = dict[str, Any]
 AGAIN = "run the comparison again to rewrite it"
 TOP = {"scenario": dict, "settings": dict, "versions": dict, "control": str, "methods": dict}
 NUMBERS = "accuracy accuracy_samples r_accuracy ptr low5 top5 std bytes_up bytes_down train_seconds samples_per_second"
-METHOD = {"spread": dict, "model": str, "round": dict, "average": str, "worse": list, "clients": list}
+METHOD = {"spread": dict, "model": str, "round": dict, "average": str, "worse": list, "clients": list, "runs": list}
 CLIENT = ("n_train", "n_test", "accuracy", "local_accuracy", "difference")
 RECORDS = ("round", "client", "split", "model", "accuracy", "loss", "n")
 
@@ -72,8 +72,8 @@ def read_records(folder: Path, summary: Summary) -> pa.Table:
 
     tables = []
     for method in summary["methods"]:
-        for seed in summary["settings"]["seeds"]:
-            path = Path(folder) / "runs" / f"{method}-seed{seed}" / "records.parquet"
+        for seed, run in zip(summary["settings"]["seeds"], summary["methods"][method]["runs"], strict=True):
+            path = Path(folder) / run / "records.parquet"
             if not path.is_file():
                 raise RunError(f"{path}: no such file, expected the records of {method} with seed {seed}; {AGAIN}")
             try:

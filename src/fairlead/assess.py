@@ -1,0 +1,359 @@
+"""A comparison on the user's own data: every way to train gets the same effort, then answers for the same test rows.
+
+For each fold:
+
+1. choose   every method searches for its step size and its number of rounds on validation rows (`effort.search`);
+2. refit    with these it is trained again on train and validation rows together, as anybody alone would; a method that
+            needs validation rows while it trains keeps the models of step 1;
+3. answer   its deployed models give their outputs for the test rows.
+
+LOCAL is one of the methods. Beside it stand the yardsticks (standard tools, each owner alone), LOCAL's twin (the same
+training with another seed: how much luck there is in training) and `pooled` (all rows in one place).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fairlead.catalogue import Entry
+from fairlead.checkpoint import read_json
+from fairlead.clients import Engine
+from fairlead.core import Federation, NeedsValidationError, Split
+from fairlead.effort import Choice, Curve, Effort, search
+from fairlead.findings import LEVEL, Answers, Array, Finding, Findings, Way, mean
+from fairlead.identity import arithmetic, fingerprint
+from fairlead.metrics import METRICS, Metric, OwnerVerdict
+from fairlead.runs import Job, Progress, kept_outputs, rounds_in, train, validation_losses, versions
+from fairlead.settings import Experiment
+from fairlead.yardsticks import Yardstick, pooled, yardsticks
+
+TWIN = 1_000_003  # what is added to a seed for a twin
+POOLED = "pooled"
+
+
+class Fold(NamedTuple):
+    """One division into rows to learn from and rows to test on."""
+
+    number: int
+    chooses: Federation  # train, validation and test rows
+    whole: Federation  # the validation rows have joined the train rows
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What all runs of an assessment have in common."""
+
+    folder: Path
+    entries: Mapping[str, Entry]
+    experiment: Experiment
+    engine: Engine
+    module: Callable[[Federation, int], nn.Module]  # the initial model for a seed
+    effort: Effort
+    seed: int
+    tell: Callable[[str, int], Progress | None]  # what to report a run's progress to: method, its rounds at most
+
+    def job(self, place: str, name: str, federation: Federation, seed: int) -> Job:
+        """A run of the method, its step size and rounds still open."""
+        module = self.module(federation, seed)
+        parts = {"data": federation, "model": module, "method": self.entries[name]}
+        made = {part: fingerprint(thing) for part, thing in parts.items()} | arithmetic()
+        # Nobody is unseen to a client that trains alone.
+        unseen = 0.0 if name == "local" else self.experiment.unseen
+        # How a run was found is no part of it: with more effort, or in another comparison, it is the same run.
+        e = dataclasses.replace(self.experiment, unseen=unseen, effort=None, folds=None, metric=None)
+        folder = self.folder / "runs" / place / name
+        return Job(folder, name, self.entries[name], e, federation, module, self.engine, seed, made)
+
+
+class Trained(NamedTuple):
+    """A method in one fold: what it chose, and the runs whose models it deploys."""
+
+    choice: Choice
+    chosen_in: Job
+    final: list[Job]  # one for every repeat
+    refitted: bool  # on train and validation rows together
+
+
+def trained(bench: Bench, name: str, fold: Fold, repeats: int, place: str = "") -> Trained:
+    """Choose on validation rows, then train the final models."""
+    place = place or f"fold{fold.number}"
+    chosen_in, choice = tune(bench, bench.job(f"{place}/choose", name, fold.chooses, bench.seed))
+    final = []
+    for repeat in range(repeats):
+        seed = bench.seed + TWIN * repeat
+        job = decided(bench.job(f"{place}/final{repeat}", name, fold.whole, seed), choice)
+        try:
+            train(job, bench.tell(name, choice.round))
+        except NeedsValidationError:
+            return Trained(choice, chosen_in, [chosen_in], refitted=False)
+        final.append(job)
+    return Trained(choice, chosen_in, final, refitted=True)
+
+
+def tune(bench: Bench, job: Job) -> tuple[Job, Choice]:
+    """Search for a method's step size and rounds; every step size has a run folder of its own."""
+    effort = bench.effort
+
+    def trial(lr: float, rounds: int) -> Job:
+        folder = job.folder / f"lr{lr:.3g}"
+        e = dataclasses.replace(
+            job.experiment,
+            rounds=max(rounds, rounds_in(folder)),  # a trial that went on answers for its first rounds, too
+            training=dataclasses.replace(job.experiment.training, lr=lr),
+            evaluate_every=effort.every,
+            patience=effort.patience,
+            select="loss",
+        )
+        e = dataclasses.replace(e, training=dataclasses.replace(e.training, rounds=e.rounds))
+        return dataclasses.replace(job, folder=folder, experiment=e)
+
+    def run(lr: float, rounds: int) -> Curve:
+        one = trial(lr, rounds)
+        train(one, bench.tell(job.name, effort.rounds), extend=True)
+        found = {r: loss for r, loss in validation_losses(one).items() if r <= rounds}
+        return Curve(list(found), list(found.values()), stopped=max(found) < rounds)
+
+    choice = search(run, effort)
+    return trial(choice.lr, choice.round), choice
+
+
+def decided(job: Job, choice: Choice) -> Job:
+    """The job with what was chosen; it is scored once, at its end."""
+    training = dataclasses.replace(job.experiment.training, lr=choice.lr, rounds=choice.round)
+    e = dataclasses.replace(
+        job.experiment,
+        rounds=choice.round,
+        training=training,
+        evaluate_every=choice.round,
+        patience=None,
+        select="last",
+    )
+    # Another choice, after more rounds say, is another run.
+    return dataclasses.replace(job, folder=job.folder / f"lr{choice.lr:.3g}-rounds{choice.round}", experiment=e)
+
+
+class Assessment(NamedTuple):
+    """All ways to train, ready to be judged, and the federated runs behind them."""
+
+    ways: list[Way]
+    twins: list[Answers]
+    runs: dict[str, list[Trained]]  # by method, one for every fold
+
+
+def assess(bench: Bench, folds: Sequence[Fold], metric: Metric) -> Assessment:
+    """Train every method, LOCAL first, and what stands beside it, in every fold."""
+    runs: dict[str, list[Trained]] = {name: [] for name in bench.entries}
+    answers: dict[str, list[Answers]] = {name: [] for name in bench.entries}
+    twins: list[Answers] = []
+    company: dict[str, tuple[str, list[Answers]]] = {}
+    shared: list[tuple[Answers, str]] = []
+    for fold in folds:
+        for name in bench.entries:
+            # LOCAL has one more final run: its twin.
+            repeats = bench.effort.repeats + (name == "local")
+            one = trained(bench, name, fold, repeats)
+            found = [_answers(job, fold, repeat, metric, one.chosen_in) for repeat, job in enumerate(one.final)]
+            if name == "local":
+                twins.append(dataclasses.replace(found.pop(), repeat=0))
+            runs[name].append(one)
+            answers[name] += found
+        for tool in yardsticks(fold.chooses, fold.whole):
+            company.setdefault(tool.name, (tool.title, []))[1].append(_of_tool(tool, fold, metric))
+        shared.append(_pooled(bench, fold, metric))
+    local = Way("local", "the network alone", "alone", answers["local"], _notes(runs["local"], bench.effort))
+    alone = [local, *(Way(n, title, "alone", found, []) for n, (title, found) in company.items())]
+    methods = [
+        Way(name, name, "method", answers[name], _notes(runs[name], bench.effort))
+        for name in bench.entries
+        if name != "local"
+    ]
+    by = ", ".join(dict.fromkeys(title for _, title in shared))
+    last = Way(POOLED, f"all rows in one place, {by}", "pooled", [found for found, _ in shared], [])
+    return Assessment([*alone, *methods, last], twins, runs)
+
+
+def _notes(runs: Sequence[Trained], effort: Effort) -> list[str]:
+    """What a method chose, and what to know of it."""
+    rates = sorted({f"{run.choice.lr:.3g}" for run in runs}, key=float)
+    rounds = sorted(run.choice.round for run in runs)
+    span = f"{rounds[0]}" if rounds[0] == rounds[-1] else f"{rounds[0]} to {rounds[-1]}"
+    said = [f"step size {' and '.join(rates)}, {span} rounds"]
+    still = sum(run.choice.improving for run in runs)
+    if still:
+        folds = "" if len(runs) == 1 else f" in {still} of {len(runs)} folds"
+        said.append(f"still improving after {effort.rounds} rounds{folds}: a longer training may change the verdict")
+    if not all(run.refitted for run in runs):
+        said.append("needs its validation rows while it trains, so it learned from fewer rows than the others")
+    return said
+
+
+def _answers(job: Job, fold: Fold, repeat: int, metric: Metric, chosen_in: Job) -> Answers:
+    checked = answered(fold.chooses, fold.chooses.validation, kept_outputs(chosen_in, "validation"))
+    outputs = kept_outputs(job, "test")
+    found = answered(job.federation, job.federation.test, outputs)
+    return dataclasses.replace(found, fold=fold.number, repeat=repeat, validation=over_owners(checked, metric))
+
+
+def _of_tool(tool: Yardstick, fold: Fold, metric: Metric) -> Answers:
+    checked = answered(fold.chooses, fold.chooses.validation, tool.validation)
+    found = answered(fold.whole, fold.whole.test, tool.test)
+    return dataclasses.replace(found, fold=fold.number, validation=over_owners(checked, metric))
+
+
+def _pooled(bench: Bench, fold: Fold, metric: Metric) -> tuple[Answers, str]:
+    """The best way to train on all rows in one place, by its validation rows: standard tools, or the network."""
+    together = Fold(fold.number, pooled(fold.chooses), pooled(fold.whole))
+    tools = [tool for tool in yardsticks(together.chooses, together.whole) if tool.name != "majority"]
+    if tools:
+        scores = [over_owners(_apart(fold.chooses, "validation", t.validation[0]), metric) for t in tools]
+        known = [(-np.inf if s is None else s if metric.higher else -s) for s in scores]
+        best = tools[int(np.argmax(known))]
+        outputs, title = best.test[0], best.title
+    else:
+        one = trained(bench, "local", together, 1, f"fold{fold.number}/{POOLED}")
+        outputs, title = kept_outputs(one.final[0], "test")[0], "the network"
+    return dataclasses.replace(_apart(fold.whole, "test", outputs), fold=fold.number), title
+
+
+def _apart(federation: Federation, split: str, outputs: Tensor) -> Answers:
+    """Outputs for all rows in one place, given back to their owners."""
+    rows: Split = getattr(federation, split)
+    return answered(federation, rows, torch.split(outputs, rows.sizes.tolist()))
+
+
+def answered(federation: Federation, split: Split, outputs: Sequence[Tensor]) -> Answers:
+    """Outputs for a split with its row numbers and targets, quantities in their own unit."""
+    rows, y, given = [], [], []
+    for k, out in enumerate(outputs):
+        a, b = int(split.starts[k]), int(split.starts[k + 1])
+        rows.append((split.rows if len(split.rows) else torch.arange(len(split.y)))[a:b].numpy())
+        y.append(in_units(federation, k, split.y[a:b]))
+        given.append(in_units(federation, k, out))
+    return Answers(rows, y, given)
+
+
+def in_units(federation: Federation, client: int, values: Tensor) -> Array:
+    """Quantities in their own unit, (n,); classes and their scores as they are."""
+    if federation.classes:
+        return values.detach().numpy()
+    flat = values.detach().double().reshape(len(values)).numpy()
+    return flat * federation.target.sd[client] + federation.target.mean[client] if federation.target.sd else flat
+
+
+def over_owners(answers: Answers, metric: Metric) -> float | None:
+    """The metric's mean over the owners for which it is defined."""
+    return mean([metric(y, out).value for y, out in zip(answers.y, answers.outputs, strict=True)])
+
+
+def summarise_assessment(
+    bench: Bench, found: Findings, done: Assessment, folds: Sequence[Fold], parameters: int
+) -> dict[str, Any]:
+    """The comparison's `summary.json`."""
+    experiment = bench.experiment
+    bar = found[found.bar]
+    n_train, n_test = (_mean_sizes(folds, part) for part in ("train", "test"))
+    methods = {}
+    for name, runs in done.runs.items():
+        way = found[name]
+        clients = [_client(k, found, way, bar, n_train[k], n_test[k]) for k in range(len(found.owners))]
+        methods[name] = _numbers(way, bar, n_test, METRICS[found.metric].higher) | {
+            **_costs(runs),
+            "spread": {},
+            "model": "personal",
+            "round": {"rule": "loss", "rounds": [run.choice.round for run in runs]},
+            "average": "clients",
+            "worse": [c["id"] for c in clients if c["verdict"] == "worse"],
+            "clients": clients,
+            "runs": [run.chosen_in.folder.relative_to(bench.folder).as_posix() for run in runs],
+            "search": [_search(run.choice) for run in runs],
+            "notes": way.notes,
+        }
+    training = {f.name: getattr(experiment.training, f.name) for f in dataclasses.fields(experiment.training)}
+    settings = {name: value for name, value in training.items() if name not in ("lr", "rounds", "criterion", "decay")}
+    settings |= {"model": experiment.model, "parameters": parameters}
+    settings |= {"engine": bench.engine.name, "participation": experiment.participation, "options": experiment.options}
+    settings |= {"rounds": bench.effort.rounds, "seeds": [f.number for f in folds], "folds": len(folds), "level": LEVEL}
+    settings |= {"effort": dataclasses.asdict(experiment.effort) if experiment.effort else None}
+    return {
+        "scenario": {"name": experiment.name} | experiment.to_json()["scenario"],
+        "settings": settings,
+        "versions": versions(),
+        "control": "local",
+        "methods": methods,
+        "findings": found.to_json(),
+        "data": {"notes": list(folds[0].chooses.notes)},
+    }
+
+
+def _client(k: int, found: Findings, way: Finding, bar: Finding, n_train: int, n_test: int) -> dict[str, Any]:
+    verdict = next((v for v in way.verdicts if v.owner == found.owners[k]), None)
+    return {
+        "id": k,
+        "name": found.owners[k],
+        "n_train": n_train,
+        "n_test": n_test,
+        "accuracy": way.scores[k],
+        "local_accuracy": bar.scores[k],
+        **judged(verdict),
+        "newcomer": 0.0,
+    }
+
+
+def judged(verdict: OwnerVerdict | None) -> dict[str, Any]:
+    """A verdict as part of a client's entry; nothing is known of one that was not judged."""
+    if verdict is None:
+        return {"difference": None, "interval": None, "verdict": "", "why": ""}
+    span = [verdict.lower, verdict.upper]
+    return {"difference": verdict.gain, "interval": span, "verdict": verdict.verdict, "why": verdict.why}
+
+
+def owners_of(federation: Federation) -> tuple[str, ...]:
+    """The clients' names, or their numbers."""
+    return federation.names or tuple(map(str, range(federation.clients)))
+
+
+def _numbers(way: Finding, bar: Finding, n_test: list[int], higher: bool) -> dict[str, float | None]:
+    """The table's numbers, over the owners for which the metric is defined."""
+    both = zip(way.scores, bar.scores, n_test, strict=True)
+    pairs = [(s, b, n) for s, b, n in both if s is not None and b is not None]
+    if not pairs:
+        return dict.fromkeys(("accuracy", "accuracy_samples", "r_accuracy", "ptr", "low5", "top5", "std"))
+    scores, alone, sizes = (np.array(column, dtype=np.float64) for column in zip(*pairs, strict=True))
+    ordered, few = np.sort(scores if higher else -scores), -(-len(scores) // 20)
+    relative = mean(list((scores - alone) / alone)) if higher and bool((alone > 0).all()) else None
+    return {
+        "accuracy": float(scores.mean()),
+        "accuracy_samples": float(scores @ sizes / sizes.sum()),
+        "r_accuracy": relative,
+        "ptr": way.ptr.share if way.ptr else None,
+        "low5": float(abs(ordered[:few].mean())),
+        "top5": float(abs(ordered[-few:].mean())),
+        "std": float(scores.std()),
+    }
+
+
+def _costs(runs: Sequence[Trained]) -> dict[str, float]:
+    """Bytes, seconds and speed of a final run, mean over folds and repeats."""
+    names = ("bytes_up", "bytes_down", "train_seconds", "samples_per_second")
+    final = [read_json(job.folder / "summary.json") for run in runs for job in run.final]
+    return {name: float(np.mean([one[name] for one in final])) for name in names}
+
+
+def _search(choice: Choice) -> dict[str, Any]:
+    """What was tried and chosen, for a file."""
+    tried = {f"{lr:.3g}": loss if np.isfinite(loss) else None for lr, loss in choice.tried.items()}
+    return choice._asdict() | {"tried": tried}
+
+
+def _mean_sizes(folds: Sequence[Fold], part: str) -> list[int]:
+    """Rows an owner learned from on average, or was tested on in all."""
+    sizes = np.array([getattr(f.whole, part).sizes.tolist() for f in folds])
+    return [round(float(n)) for n in (sizes.mean(0) if part == "train" else sizes.sum(0))]
