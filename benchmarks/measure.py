@@ -14,7 +14,7 @@ from statistics import median
 
 import torch
 
-from fairlead.core.machine import threads
+from fairlead.core.fast.machine import threads
 
 SHORT = 0.5  # seconds
 SIDE = 2048  # of the matrices whose product gives the machine's rate

@@ -10,8 +10,8 @@ from torch.nn.functional import cross_entropy
 
 from benchmarks.measure import Timing, interleaved
 from benchmarks.workloads import WORKLOADS, Workload
-from fairlead.core import Batch, BatchLoss, Named, Network, Plus, Task
-from fairlead.core.machine import blank, threads
+from fairlead.core import Batch, BatchLoss, FastNetwork, Named, Plus, Task
+from fairlead.core.fast.machine import large_empty, threads
 from fairlead.core.task import EVALUATION_BLOCK
 
 TURNS = 15
@@ -75,7 +75,7 @@ def larger_batches(w: Workload, times: int) -> tuple[Case, Case]:
 
 def products(w: Workload, momentum: float = 0.0) -> tuple[Case, Case]:
     """A local epoch whose steps write their gradient down, and the library's own."""
-    task = Task(Network(w.module, w.layout), w.federation, list(range(w.clients)), w.training, round=1, seed=0)
+    task = Task(FastNetwork(w.module, w.layout), w.federation, list(range(w.clients)), w.training, round=1, seed=0)
 
     def by_gradient() -> object:
         u = w.params.repeat(w.clients, 1)
@@ -91,7 +91,7 @@ def products(w: Workload, momentum: float = 0.0) -> tuple[Case, Case]:
 def stacked_layers(w: Workload) -> tuple[Case, Case]:
     """A gradient of every client, with a loss that only vmap can take, and with the usual one."""
     ids = list(range(w.clients))
-    task = Task(Network(w.module, w.layout), w.federation, ids, w.training, round=1, seed=0)
+    task = Task(FastNetwork(w.module, w.layout), w.federation, ids, w.training, round=1, seed=0)
     batch, rows = next(iter(task.batches())), w.params.repeat(w.clients, 1)
     out = torch.zeros_like(rows)
 
@@ -103,7 +103,7 @@ def stacked_layers(w: Workload) -> tuple[Case, Case]:
 
 def head_alone(w: Workload) -> tuple[Case, Case]:
     """The local epochs of a head, where a term of zeros forbids to keep what the other layers give, and without it."""
-    task = Task(Network(w.module, w.layout), w.federation, list(range(w.clients)), w.training, round=1, seed=0)
+    task = Task(FastNetwork(w.module, w.layout), w.federation, list(range(w.clients)), w.training, round=1, seed=0)
     rows, head = w.params.repeat(w.clients, 1), w.layout.head
     nothing = torch.zeros_like(rows)
     return lambda: task.descend(rows, Plus(nothing), only=head), lambda: task.descend(rows, only=head)
@@ -111,7 +111,7 @@ def head_alone(w: Workload) -> tuple[Case, Case]:
 
 def blocks(w: Workload) -> tuple[Case, Case]:
     """One client's samples through the network, without gradients."""
-    network, x = Network(w.module, w.layout), w.federation.train.x[None]
+    network, x = FastNetwork(w.module, w.layout), w.federation.train.x[None]
     pieces = torch.split(x, EVALUATION_BLOCK, dim=1)
     return lambda: network.outputs(w.params, x), lambda: [network.outputs(w.params, piece) for piece in pieces]
 
@@ -119,7 +119,7 @@ def blocks(w: Workload) -> tuple[Case, Case]:
 def fresh_rows(w: Workload) -> tuple[Case, Case]:
     """All clients' models, written to memory that was not used before."""
     rows = w.params.repeat(w.clients, 1)
-    return lambda: torch.empty_like(rows).copy_(rows), lambda: blank(rows, *rows.shape).copy_(rows)
+    return lambda: torch.empty_like(rows).copy_(rows), lambda: large_empty(rows, *rows.shape).copy_(rows)
 
 
 def selection(w: Workload) -> tuple[Case, Case]:

@@ -13,7 +13,7 @@ import numpy as np
 
 from benchmarks.measure import gemm_rate
 from benchmarks.sections.rows import Options, Row
-from fairlead.core.machine import cores
+from fairlead.core.fast.machine import cores
 from fairlead.runs import versions
 
 RESULTS = Path(__file__).parent / "results"

@@ -168,7 +168,7 @@ def test_products_on_all_cores_are_those_of_one_with_the_same_bits(monkeypatch: 
     rows = torch.randn(5, 100_003, generator=torch.Generator().manual_seed(0))
     weights = torch.rand(4, 5, generator=torch.Generator().manual_seed(1))
     usual = gram(rows), mix(weights, rows), combine(np.arange(5.0), rows)
-    monkeypatch.setattr("fairlead.core.machine.cores", lambda: cores)
+    monkeypatch.setattr("fairlead.core.fast.machine.cores", lambda: cores)
     for a, b in zip(usual, (gram(rows), mix(weights, rows), combine(np.arange(5.0), rows)), strict=True):
         assert np.array_equal(np.asarray(a), np.asarray(b))
     exact = rows.double()

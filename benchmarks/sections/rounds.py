@@ -17,7 +17,7 @@ from benchmarks.sections.rows import Options, Row, alone
 from benchmarks.workloads import Workload, descent, reference, reference_evaluation
 from fairlead.clients import InProcess, choose
 from fairlead.core import Batch, MeanLoss, Named, Plan, Task
-from fairlead.core.machine import cores
+from fairlead.core.fast.machine import cores
 from fairlead.core.task import SplitName
 from fairlead.methods import METHODS
 from fairlead.rounds import federate

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from benchmarks.workloads import WORKLOADS, Workload, quick
-from fairlead.core.machine import threads
+from fairlead.core.fast.machine import threads
 
 
 @dataclass(frozen=True)

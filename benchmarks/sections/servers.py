@@ -12,7 +12,7 @@ from torch import Tensor
 from benchmarks.measure import gemm_rate, interleaved, peak_bytes
 from benchmarks.sections.rows import Options, Row
 from fairlead.core import Cohort, Named, Server
-from fairlead.core.machine import blank, by_columns, cores, recycling, threads
+from fairlead.core.fast.machine import by_columns, cores, large_empty, recycling, threads
 from fairlead.methods import METHODS
 from fairlead.methods.fedfomo import mixture
 from fairlead.servers import confree, mean, propagation
@@ -65,7 +65,7 @@ def server(options: Options) -> Iterator[Row]:
 
 def copied(rows: Tensor) -> Tensor:
     """The rows in memory of their own, written by all cores as server steps write theirs."""
-    out = blank(rows, *rows.shape)
+    out = large_empty(rows, *rows.shape)
     by_columns(lambda some: out[:, some].copy_(rows[:, some]), rows.shape[1])
     return out
 

@@ -9,7 +9,7 @@ from benchmarks.measure import Timing, gemm_rate, interleaved
 from benchmarks.sections.rows import Options, Row, alone
 from benchmarks.workloads import Workload, descent, published_order, reference
 from fairlead.clients import ENGINES, choose
-from fairlead.core.machine import cores
+from fairlead.core.fast.machine import cores
 
 
 def training(name: str, options: Options) -> Iterator[Row]:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from fairlead.clients.door import Answer, Clients, Greeting, Saved, payload
 from fairlead.clients.exchange import NOT_FINITE, scored, wrapped
 from fairlead.core import Cohort, DivergedError, FairleadError, Layout, Method, Named, Plan, Server, require, stream
-from fairlead.core.machine import recycling
+from fairlead.core.fast.machine import recycling
 from fairlead.core.task import SplitName
 from fairlead.servers import parameters_only, with_parts
 

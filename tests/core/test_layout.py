@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from fairlead.core import Cut, InputError, Layout
+from fairlead.core import BodyAndHead, InputError, Layout
 
 
 def net() -> nn.Module:
@@ -54,7 +54,7 @@ def test_a_module_without_parameters_is_refused() -> None:
 
 def test_cut_computes_the_same_function() -> None:
     module = net().eval()
-    cut = Cut(module).eval()
+    cut = BodyAndHead(module).eval()
     x = torch.randn(2, 1, 6, 6)
     assert torch.equal(cut(x), module(x))
     assert Layout(cut).head.names == ("head.weight", "head.bias")

@@ -8,14 +8,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from fairlead.core import machine
-from fairlead.core.machine import SHORTEST, blank, blank_rows, by_columns, recycling
+from fairlead.core.fast import machine
+from fairlead.core.fast.machine import SHORTEST, aligned_rows, by_columns, large_empty, recycling
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.bool])
 @pytest.mark.parametrize("shape", [(3, 5), (0, 7), (2, 0), (1,), (2, 3, 4)])
 def test_blank(dtype: torch.dtype, shape: Any) -> None:
-    x = blank(torch.ones(1, dtype=dtype), *shape)
+    x = large_empty(torch.ones(1, dtype=dtype), *shape)
     assert x.shape == shape
     assert x.dtype == dtype
     assert x.is_contiguous()
@@ -51,33 +51,35 @@ def test_memory_goes_from_one_large_tensor_to_the_next(monkeypatch: pytest.Monke
         return x.untyped_storage().data_ptr()
 
     with recycling():
-        first = blank(like, 40, 30).fill_(1.0)
+        first = large_empty(like, 40, 30).fill_(1.0)
         view, where = first[3], address(first)
         del first
-        other = blank(like, 40, 30).fill_(2.0)
+        other = large_empty(like, 40, 30).fill_(2.0)
         assert address(other) != where  # a view still lives there
         assert view.tolist() == [1.0] * 30
         del view
-        assert address(blank(like, 20, 30)) != where  # of another size
-        third = blank(like, 30, 40)
+        assert address(large_empty(like, 20, 30)) != where  # of another size
+        third = large_empty(like, 30, 40)
         assert address(third) == where
         assert third.shape == (30, 40)
-        many = [blank(like, 50, 50) for _ in range(9)]
+        many = [large_empty(like, 50, 50) for _ in range(9)]
         del many
-        assert len(machine._kept) == machine.MOST_KEPT
+        large_empty(like, 60, 60)
+        free = [room for room, lent in machine._recycler.rooms if lent() is None]
+        assert len(free) == machine.MOST_KEPT + 1  # those kept, and the last one, which is gone by now
         with recycling():
             pass
-        assert machine._kept  # for whoever is still at work
-    assert not machine._kept
-    del third
-    assert not machine._kept  # nobody waits for it
+        assert machine._recycler.rooms  # for whoever is still at work
+    assert not machine._recycler.rooms
+    third.fill_(3.0)  # lives on by itself
+    assert third.sum() == 3600
 
 
 @pytest.mark.parametrize("kind", [torch.float32, torch.float64])
 @pytest.mark.parametrize("shape", [(1, 5), (3, 16), (2, 3, 33)])
 def test_blank_rows_start_on_cache_lines(kind: torch.dtype, shape: tuple[int, ...]) -> None:
     like = torch.zeros(shape, dtype=kind)
-    rows = blank_rows(like)
+    rows = aligned_rows(like)
     assert (rows.shape, rows.dtype) == (like.shape, kind)
     assert all(row.data_ptr() % 64 == 0 for row in rows.flatten(0, -2))
     rows.copy_(torch.arange(like.numel()).view(shape))  # rows do not overlap

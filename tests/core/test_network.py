@@ -1,4 +1,4 @@
-"""Every way to a gradient gives the same numbers as plain autograd, one client at a time."""
+"""Every way to a gradient gives the same numbers as the reference: plain autograd, one client at a time."""
 
 import copy
 from collections.abc import Callable
@@ -7,26 +7,27 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from fairlead.core import (
     Batch,
     BatchLoss,
-    Cut,
+    BodyAndHead,
+    FastNetwork,
     Federation,
     Layout,
     MeanLoss,
     Named,
-    Network,
     Part,
+    PlainNetwork,
     Split,
     Task,
     Tie,
     Training,
 )
-from fairlead.core.dropout import keyed
-from fairlead.core.linear import Ear
-from fairlead.core.stacked import stacked
+from fairlead.core.dropout import replace_dropout
+from fairlead.core.fast.stacked import can_stack
+from fairlead.core.loss import LossFunction
 
 SIZES = (9, 5, 7)
 
@@ -73,43 +74,28 @@ def federation() -> Federation:
 
 def task_of(module: nn.Module, ids: list[int], data: Federation) -> Task:
     how = Training(lr=0.1, epochs=2, batch_size=4, momentum=0.5)
-    return Task(Network(module, Layout(module)), data, ids, how, round=1, seed=0)
+    return Task(FastNetwork(module, Layout(module)), data, ids, how, round=1, seed=0)
 
 
 def usual(module: nn.Module, batch: Batch, given: Named) -> torch.Tensor:
     return nn.functional.cross_entropy(module(batch.x), batch.y, reduction="none")
 
 
-def by_autograd(
+def plainly(
     module: nn.Module,
     u: torch.Tensor,
     batch: Batch,
     only: Part | None = None,
-    values: Callable[..., Any] = usual,
+    values: LossFunction = usual,
     given: Named | None = None,
-) -> Tensor:
-    """Plain gradients, one client after another on a module of its own; running statistics go back to the rows."""
-    layout, out = Layout(module), torch.zeros_like(u)
-    names = layout.parameter_names if only is None else only.names
-    for k, row in enumerate(u):
-        own = copy.deepcopy(module).train()
-        for dropout in keyed(own):
-            dropout.key.copy_(batch.key[k])
-        tensors = dict(layout.write(row, own).named_parameters())
-        mine = Batch(batch.x[k], batch.y[k], batch.key[k], None if batch.weight is None else batch.weight[k])
-        with torch.enable_grad():
-            value = mine.mean(values(own, mine, {n: g[k] for n, g in (given or {}).items()}))
-        for name, g in zip(
-            names, torch.autograd.grad(value, [tensors[n] for n in names], allow_unused=True), strict=True
-        ):
-            out[k, layout.slots[name].start : layout.slots[name].stop] = 0 if g is None else g.flatten()
-        row[layout.trainable :] = layout.read(own)[0, layout.trainable :]
-    return out
+) -> torch.Tensor:
+    """The gradient by the reference, on a module of its own."""
+    return PlainNetwork(module, Layout(module)).gradient(u, batch, MeanLoss(values, given), only).values
 
 
 @pytest.mark.parametrize(
     "build",
-    [mlp, lambda: Cut(mlp()), lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 3)), cnn, ByView, in_place],
+    [mlp, lambda: BodyAndHead(mlp()), lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 3)), cnn, ByView, in_place],
     ids=["mlp", "cut", "logistic", "cnn", "view", "in place"],
 )
 @pytest.mark.parametrize("part", [None, "head", "body"])
@@ -133,11 +119,11 @@ def test_a_loss_may_call_the_model_twice() -> None:
 
     module = nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3))
     layout = Layout(module)
-    network, rows = Network(module, layout), torch.randn(3, layout.size)
+    network, rows = FastNetwork(module, layout), torch.randn(3, layout.size)
     batch = Batch(torch.randn(3, 6, 5), torch.zeros(3, 6, dtype=torch.int64), torch.zeros(3, dtype=torch.int64))
     together = torch.zeros_like(rows)
     network.gradient(rows, batch, MeanLoss(values)).write(together)
-    torch.testing.assert_close(together, by_autograd(module, rows, batch, None, values))
+    torch.testing.assert_close(together, plainly(module, rows, batch, None, values))
 
 
 @pytest.mark.parametrize("build", [cnn, ByView, in_place])
@@ -199,7 +185,7 @@ class Applied(nn.Module):
 SHORTER: dict[str, Callable[[], nn.Module]] = {
     "mlp": mlp,
     "cnn": cnn,
-    "cut": lambda: Cut(mlp()),
+    "cut": lambda: BodyAndHead(mlp()),
     "a lone layer": lambda: nn.Sequential(nn.Linear(8, 4), nn.Flatten(), nn.Linear(32, 3, bias=False)),
     "many a sample": lambda: nn.Sequential(nn.Linear(8, 4), nn.Tanh(), nn.Flatten(), nn.Linear(32, 3)),  # image rows
     "view": ByView,
@@ -229,16 +215,16 @@ def test_a_step_without_the_gradient_written_down(name: str, part: str | None, i
     moved = rows if only is None else rows[:, only.columns]
     for terms in ([], [Tie(torch.randn_like(rows), 0.7)]):
         for how in (task.sgd.but(momentum=0.0), task.sgd.but(momentum=0.5, weight_decay=0.1)):
-            gradient = partial(by_autograd, module, only=only)
-            plainly = task.descend(rows, *terms, gradient=gradient, only=only, how=how)
+            gradient = partial(plainly, module, only=only)
+            expected = task.descend(rows, *terms, gradient=gradient, only=only, how=how)
             shorter = task.descend(rows, *terms, only=only, how=how)
-            torch.testing.assert_close(shorter, plainly, atol=1e-6, rtol=1e-5)
+            torch.testing.assert_close(shorter, expected, atol=1e-6, rtol=1e-5)
             assert not torch.equal(shorter if only is None else shorter[:, only.columns], moved)
     batch, u = next(task.batches()), rows.clone()
     dirty = torch.full_like(rows, torch.nan)  # what was there before must not matter
     columns = slice(0, layout.trainable) if only is None else layout.part(*only.names).columns
     found = task.grad(u, batch, only=only, out=dirty)[:, columns]
-    torch.testing.assert_close(found, by_autograd(module, rows, batch, only)[:, columns], atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(found, plainly(module, rows, batch, only)[:, columns], atol=1e-6, rtol=1e-5)
 
 
 def test_inputs_changed_behind_a_layers_back_are_refused() -> None:
@@ -254,7 +240,7 @@ def test_inputs_changed_behind_a_layers_back_are_refused() -> None:
     module, data = Careless(), federation()
     task, rows = task_of(module, [0], data), Layout(module).read(module)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-        by_autograd(module, rows, next(task.batches()))
+        plainly(module, rows, next(task.batches()))
     with pytest.raises(RuntimeError, match="changed in place after it had used them"):
         task.descend(rows, how=task.sgd.but(momentum=0.0))
 
@@ -263,10 +249,10 @@ def test_inputs_changed_behind_a_layers_back_are_refused() -> None:
 def test_a_loss_of_its_own_goes_the_shorter_way_too(ids: list[int]) -> None:
     """Features and answers, a call without gradients as for a target, and one that is thrown away."""
     torch.manual_seed(0)
-    module, data = Cut(mlp()), federation()
+    module, data = BodyAndHead(mlp()), federation()
 
     def values(module: nn.Module, batch: Batch, given: Named) -> torch.Tensor:
-        assert isinstance(module, Cut)
+        assert isinstance(module, BodyAndHead)
         z = module.body(batch.x)
         with torch.no_grad():
             target = module(0.5 * batch.x)
@@ -279,9 +265,9 @@ def test_a_loss_of_its_own_goes_the_shorter_way_too(ids: list[int]) -> None:
     task = task_of(module, ids, data)
     rows, centres = layout.read(module) + 0.1 * torch.randn(len(ids), layout.size), torch.randn(len(ids), 3, 5)
     how, more = task.sgd.but(momentum=0.0, lr=0.01), {"centres": centres}
-    plainly = task.descend(rows, gradient=lambda u, batch: by_autograd(module, u, batch, None, values, more), how=how)
+    expected = task.descend(rows, gradient=lambda u, batch: plainly(module, u, batch, None, values, more), how=how)
     found = task.descend(rows, loss=MeanLoss(values, more), how=how)
-    torch.testing.assert_close(found, plainly, atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-5)
     assert not torch.equal(found, rows)
 
 
@@ -343,7 +329,7 @@ def test_layers_that_mix_samples_or_are_shared_are_not_stacked() -> None:
         cnn(),
         ByView(),
     ):
-        assert stacked(module, Ear()) is None
+        assert not can_stack(module)
     module = mlp()
-    keyed(module)
-    assert stacked(module, Ear()) is not None
+    replace_dropout(module)
+    assert can_stack(module)

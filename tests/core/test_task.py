@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fairlead.core import Cut, Federation, Layout, Network, Plus, Sgd, Split, Task, Tie, Towards, Training
+from fairlead.core import BodyAndHead, FastNetwork, Federation, Layout, Plus, Sgd, Split, Task, Tie, Towards, Training
 from fairlead.core.batches import orders, schedule
 from fairlead.core.gradient import Gradient
 
@@ -39,7 +39,7 @@ def bowl(sizes: list[int], **training: object) -> Task:
     module = Point()
     federation = Federation(data, data, data, ())
     settings = Training(criterion=half_square, **training)  # type: ignore[arg-type]
-    return Task(Network(module, Layout(module)), federation, list(range(len(sizes))), settings, round=1, seed=0)
+    return Task(FastNetwork(module, Layout(module)), federation, list(range(len(sizes))), settings, round=1, seed=0)
 
 
 def means(task: Task) -> torch.Tensor:
@@ -103,12 +103,12 @@ def test_a_tie_is_the_gradient_of_half_a_square(sizes: list[int], strength: Tens
 
 def test_neighbours_of_one_size_are_evaluated_without_a_copy() -> None:
     task = bowl([4, 4, 4])
-    _, y, real = task.whole("train")
+    _, y, real = task.padded("train")
     assert y.data_ptr() == next(iter(task.data()))[1].data_ptr()
     assert y.shape == (3, 4, 2)
     assert bool(real.all())
     apart = bowl([4, 3, 4])
-    _, y, real = apart.whole("train")
+    _, y, real = apart.padded("train")
     assert real.sum(1).tolist() == [4, 3, 4]
     torch.testing.assert_close(y[1, :3], list(apart.data())[1][1])
 
@@ -142,7 +142,7 @@ def test_only_moves_one_part_and_leaves_the_rest() -> None:
     x, y = torch.randn(6, 3), torch.tensor([0, 1, 0, 1, 1, 0])
     data = Split(x, y, torch.tensor([0, 3, 6]))
     task = Task(
-        Network(module, layout), Federation(data, data, data, ("a", "b")), [0, 1], Training(lr=0.1), round=1, seed=0
+        FastNetwork(module, layout), Federation(data, data, data, ("a", "b")), [0, 1], Training(lr=0.1), round=1, seed=0
     )
     start = layout.read(module)
     after = task.descend(start, only=layout.head)
@@ -166,7 +166,7 @@ def test_every_sample_is_seen_once_an_epoch_whatever_the_neighbours_size() -> No
 
 
 def test_a_lone_sample_gets_company_and_nothing_is_lost() -> None:
-    (batches,) = islice(orders(9, 4, seed=0, round=1, client=0, pairs=True), 1)
+    (batches,) = islice(orders(9, 4, seed=0, round=1, client=0, at_least_two=True), 1)
     assert [(row >= 0).sum() for row in batches] == [4, 3, 2]
     assert sorted(batches[batches >= 0].tolist()) == list(range(9))
 
@@ -177,7 +177,12 @@ def test_a_nan_client_does_not_reach_its_neighbours() -> None:
     data.y[:5] = torch.nan
     module = Point()
     poisoned = Task(
-        Network(module, Layout(module)), Federation(data, data, data, ("a",)), [0, 1], task.training, round=1, seed=0
+        FastNetwork(module, Layout(module)),
+        Federation(data, data, data, ("a",)),
+        [0, 1],
+        task.training,
+        round=1,
+        seed=0,
     )
     after = poisoned.descend(torch.zeros(1, 2))
     assert after[0].isnan().all()
@@ -213,7 +218,7 @@ def classified(module: nn.Module, ids: list[int], **how: object) -> Task:
     data = Split(x, y, torch.tensor([0, *sizes]).cumsum(0))
     settings = Training(batch_size=3, lr=0.2, **how)  # type: ignore[arg-type]
     federation = Federation(data, data, data, ("a", "b", "c"))
-    return Task(Network(module, Layout(module)), federation, ids, settings, round=2, seed=0)
+    return Task(FastNetwork(module, Layout(module)), federation, ids, settings, round=2, seed=0)
 
 
 @pytest.mark.parametrize("ids", [[1], [0, 3], [2, 0, 3, 1]])
@@ -228,7 +233,7 @@ def test_layers_below_those_that_learn_may_be_computed_once(
     start = task.layout.read(layered()) + 0.1 * torch.randn(len(ids), task.layout.size)
     part = task.layout.cut(last)[1]
     quick = task.descend(start, only=part, how=task.sgd.but(start=1))
-    monkeypatch.setattr(Network, "tail", lambda *_: None)
+    monkeypatch.setattr(FastNetwork, "tail", lambda *_: None)
     torch.testing.assert_close(quick, task.descend(start, only=part, how=task.sgd.but(start=1)), rtol=1e-4, atol=1e-6)
     assert not torch.equal(quick[:, part.columns], start[:, part.columns])
     assert torch.equal(quick[:, task.layout.cut(last)[0].columns], start[:, task.layout.cut(last)[0].columns])
@@ -276,10 +281,10 @@ class Wider(nn.Sequential):
 def test_only_settled_layers_below_the_last_are_computed_once() -> None:
     def tail(module: nn.Module, *names: str) -> object:
         layout = Layout(module)
-        return Network(module, layout).tail(layout.part(*names) if names else layout.head)
+        return FastNetwork(module, layout).tail(layout.part(*names) if names else layout.head)
 
     assert tail(layered())
-    assert tail(Cut(layered()))
+    assert tail(BodyAndHead(layered()))
     assert tail(layered(nn.GroupNorm(2, 6)))
     for module in (layered(nn.Dropout(0.5)), layered(nn.BatchNorm1d(6)), Wider(*layered()), Point()):
         assert tail(module) is None
@@ -295,12 +300,12 @@ def test_only_settled_layers_below_the_last_are_computed_once() -> None:
 def test_layers_computed_once_are_not_computed_again(monkeypatch: pytest.MonkeyPatch) -> None:
     task = classified(layered(), [0, 3], epochs=4)
     seen = []
-    gradient = Network.gradient
+    gradient = FastNetwork.gradient
 
-    def watched_gradient(network: Network, rows: Tensor, *more: Any) -> Gradient:
+    def watched_gradient(network: FastNetwork, rows: Tensor, *more: Any) -> Gradient:
         seen.append(rows.shape[1])
         return gradient(network, rows, *more)
 
-    monkeypatch.setattr(Network, "gradient", watched_gradient)
+    monkeypatch.setattr(FastNetwork, "gradient", watched_gradient)
     task.descend(task.layout.read(layered()), only=task.layout.head)
     assert set(seen) == {task.layout.head.size}

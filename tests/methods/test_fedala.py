@@ -8,7 +8,7 @@ import torch
 from helpers import CLASSES, Sum, blobs, net, quadratic, run, training
 from torch import Tensor, nn
 
-from fairlead.core import Batch, Federation, InputError, Layout, Network, Task, Training
+from fairlead.core import Batch, FastNetwork, Federation, InputError, Layout, Task, Training
 from fairlead.methods import fedala, fedavg, local
 from fairlead.methods.fedala import sampled, upper
 
@@ -16,7 +16,7 @@ FEDERATION = blobs()
 
 
 def task(federation: Federation, module: nn.Module, ids: list[int], how: Training) -> Task:
-    return Task(Network(module, Layout(module)), federation, ids, how, round=1, seed=0)
+    return Task(FastNetwork(module, Layout(module)), federation, ids, how, round=1, seed=0)
 
 
 def test_no_learning_is_fedavg() -> None:

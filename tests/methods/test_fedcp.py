@@ -5,7 +5,7 @@ import torch
 from helpers import CLASSES, Sum, blobs, net, run
 from torch import Tensor, nn
 
-from fairlead.core import InputError, Layout, Named, Network, Task
+from fairlead.core import FastNetwork, InputError, Layout, Named, Task
 from fairlead.methods import fedcp
 from fairlead.methods.fedcp import WIDTHS, Gated, mmd
 
@@ -79,7 +79,7 @@ def one_round(pull: float) -> tuple[Named, Named, Named, Task]:
     layout = Layout(module)
     method = fedcp(pull=pull)
     state, message = method.init(layout.read(module), layout)
-    task = Task(Network(module, layout), FEDERATION, [2], CLASSES, round=1, seed=0)
+    task = Task(FastNetwork(module, layout), FEDERATION, [2], CLASSES, round=1, seed=0)
     return *method.client(state, message, task), message, task
 
 

@@ -9,17 +9,17 @@ from helpers import CLASSES, Sum, blobs, cohorts, net, run
 from scipy.optimize import minimize
 from torch import Tensor
 
-from fairlead.core import Cohort, Cut, Federation, InputError, Layout, Network, Task
+from fairlead.core import BodyAndHead, Cohort, FastNetwork, Federation, InputError, Layout, Task
 from fairlead.methods import fedpac, fedrep
-from fairlead.methods.fedpac import collaboration, combine, cut, features, statistics
+from fairlead.methods.fedpac import collaboration, combine, divided, features, statistics
 
 FEDERATION = blobs()
 
 
 def task(federation: Federation = FEDERATION, ids: tuple[int, int, int] = (0, 1, 2)) -> tuple[Task, Tensor]:
-    module = Cut(net())
+    module = BodyAndHead(net())
     layout = Layout(module)
-    return Task(Network(module, layout), federation, list(ids), CLASSES, round=1, seed=0), layout.read(module)
+    return Task(FastNetwork(module, layout), federation, list(ids), CLASSES, round=1, seed=0), layout.read(module)
 
 
 @pytest.mark.parametrize("scale", [1e-3, 1.0, 1e3])
@@ -61,7 +61,7 @@ def test_statistics_are_those_of_the_one_hot_label_times_the_feature() -> None:
     method = fedpac()
     _, message = method.init(start, t.layout)
     _, reply = method.client({}, message, t)
-    module = Cut(net())
+    module = BodyAndHead(net())
     for k in range(3):
         x, y = FEDERATION.train.client(k)
         z = module.body(x).detach()
@@ -141,7 +141,7 @@ def test_a_client_that_never_took_part_gets_the_mean_of_the_heads() -> None:
     (absent,) = {0, 1, 2} - set(there)
     heads = snapshot.server["0.head"]
     torch.testing.assert_close(snapshot.message["head"][absent], heads[there].mean(0))
-    torch.testing.assert_close(models[absent, Layout(Cut(net())).head.columns], heads[there].mean(0))
+    torch.testing.assert_close(models[absent, Layout(BodyAndHead(net())).head.columns], heads[there].mean(0))
 
 
 def test_what_cannot_work_is_refused() -> None:
@@ -149,4 +149,4 @@ def test_what_cannot_work_is_refused() -> None:
         with pytest.raises(InputError, match=f"fedpac: {next(iter(keywords))} must"):
             fedpac(**keywords)
     with pytest.raises(InputError, match=r"must be nn\.Linear, got Point"):
-        cut(Sum([0.0], [0.0]))
+        divided(Sum([0.0], [0.0]))

@@ -6,7 +6,7 @@ from helpers import CLASSES, blobs, net, run
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from fairlead.core import Federation, InputError, Layout, Network, Split, Task
+from fairlead.core import FastNetwork, Federation, InputError, Layout, Split, Task
 from fairlead.methods import fedavg, fedrod
 from fairlead.methods.fedrod import TwoHeads, log_prior
 
@@ -27,7 +27,7 @@ def without_class(federation: Federation, client: int, absent: int) -> Federatio
 def task(federation: Federation, ids: list[int]) -> tuple[Task, Tensor]:
     module = TwoHeads(net())
     layout = Layout(module)
-    return Task(Network(module, layout), federation, ids, CLASSES, round=1, seed=0), layout.read(module)
+    return Task(FastNetwork(module, layout), federation, ids, CLASSES, round=1, seed=0), layout.read(module)
 
 
 def test_equal_counts_train_the_generic_model_as_fedavg() -> None:

@@ -6,7 +6,7 @@ from helpers import Point, cohorts, quadratic, run, training
 from torch import nn
 
 from fairlead.core import Cohort, InputError, Layout
-from fairlead.core.starts import starts
+from fairlead.core.initial import initial_models
 from fairlead.methods import fedavg, ifca
 from fairlead.servers import mean, median, uniform
 
@@ -77,15 +77,15 @@ def test_starts_are_distinct_draws_of_the_same_kind() -> None:
     module = nn.Sequential(nn.Linear(6, 5), nn.LayerNorm(5), nn.Linear(5, 4))
     layout = Layout(module)
     params = layout.read(module)
-    models = starts(params, layout, 4)[0]
+    models = initial_models(params, layout, 4)[0]
     assert torch.equal(models[0], params[0])
     assert len({tuple(row) for row in models.tolist()}) == 4
     for name, slot in layout.slots.items():
         cut = models[:, slot.start : slot.stop].sort(1).values
         assert torch.equal(cut, cut[:1].expand_as(cut)), name
-    assert torch.equal(models, starts(params, layout, 4)[0])
+    assert torch.equal(models, initial_models(params, layout, 4)[0])
     constant = Point([0.0, 0.0])
-    zeros = starts(torch.zeros(1, 2), Layout(constant), 3)[0]
+    zeros = initial_models(torch.zeros(1, 2), Layout(constant), 3)[0]
     assert len({tuple(row) for row in zeros.tolist()}) == 3
 
 

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from fairlead.clients import InProcess, engine
-from fairlead.core import Federation, InputError, Layout, Network, Plan, Split, Task, Training
+from fairlead.core import FastNetwork, Federation, InputError, Layout, Plan, Split, Task, Training
 from fairlead.core.targets import binary_cross_entropy, squared_error
 from fairlead.methods import METHODS
 from fairlead.rounds import federate
@@ -33,6 +33,10 @@ def net(outputs: int) -> nn.Module:
         return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 5), nn.Tanh(), nn.Linear(5, outputs))
 
 
+def task_of(module: nn.Module, data: Federation) -> Task:
+    return Task(FastNetwork(module, Layout(module)), data, [0, 1, 2], Training(), round=1, seed=0)
+
+
 def last_loss(name: str, data: Federation, on: str) -> Tensor:
     """The mean test loss of the deployed models after eight rounds."""
     how = Training(lr=0.2 if data.classes else 0.05, epochs=2, batch_size=4)
@@ -52,15 +56,17 @@ def test_methods_learn_other_targets_or_refuse(name: str, labels: int, on: str) 
         with pytest.raises(InputError, match=f"needs samples with one class each.*are {found}; leave"):
             last_loss(name, data, on)
         return
-    before = Task(Network(m := net(data.outputs), Layout(m)), data, [0, 1, 2], Training(), round=1, seed=0)
-    untrained = before.loss(Layout(m).read(m), "test")[:, 0].mean()
+    module = net(data.outputs)
+    untrained = task_of(module, data).loss(Layout(module).read(module), "test")[:, 0].mean()
     assert last_loss(name, data, on) < 0.9 * untrained
 
 
 def test_scores_of_quantities_are_in_their_own_unit() -> None:
     data, module = federation(), net(1)
     rows = Layout(module).read(module)
-    found = Task(Network(module, Layout(module)), data, [0, 1, 2], Training(), round=1, seed=0).evaluate(rows, "test")
+    found = Task(FastNetwork(module, Layout(module)), data, [0, 1, 2], Training(), round=1, seed=0).evaluate(
+        rows, "test"
+    )
     assert found.keys() == {"loss", "rmse"}
     for k in range(3):
         x, y = data.test.client(k)
@@ -72,7 +78,9 @@ def test_scores_of_quantities_are_in_their_own_unit() -> None:
 def test_scores_of_labels_count_every_label() -> None:
     data, module = federation(3), net(3)
     rows = Layout(module).read(module)
-    found = Task(Network(module, Layout(module)), data, [0, 1, 2], Training(), round=1, seed=0).evaluate(rows, "test")
+    found = Task(FastNetwork(module, Layout(module)), data, [0, 1, 2], Training(), round=1, seed=0).evaluate(
+        rows, "test"
+    )
     assert found.keys() == {"loss", "accuracy"}
     for k in range(3):
         x, y = data.test.client(k)

@@ -12,8 +12,8 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+from fairlead.core.fast.machine import by_columns
 from fairlead.core.layout import Layout
-from fairlead.core.machine import by_columns
 from fairlead.core.plan import Plan
 from fairlead.core.task import SplitName, Task
 from fairlead.core.training import Training

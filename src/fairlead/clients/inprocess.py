@@ -14,8 +14,8 @@ from fairlead.clients.exchange import NOT_FINITE, Exchange, finite, first_state,
 from fairlead.clients.pool import Engine, Pool, Work
 from fairlead.clients.states import States, StateStore
 from fairlead.core.errors import InputError, require
+from fairlead.core.fast.machine import threads
 from fairlead.core.layout import Layout
-from fairlead.core.machine import threads
 from fairlead.core.plan import Plan
 from fairlead.core.task import SplitName
 from fairlead.core.training import Training

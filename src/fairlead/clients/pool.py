@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from fairlead.core.errors import EngineError, FairleadError, InputError, nearest
+from fairlead.core.fast.machine import cores, large_empty
+from fairlead.core.fast.network import FastNetwork, check_stackable
 from fairlead.core.layout import Layout
-from fairlead.core.machine import blank, cores
-from fairlead.core.network import Network
 from fairlead.core.task import Task
 from fairlead.core.training import Training
 from fairlead.core.types import Federation, Named
@@ -109,7 +109,7 @@ class Pool:
         self._federation, self._training, self._seed = federation, training, seed
         self._local = threading.local()
         if engine.stacked:
-            Network(module, layout).check_stackable()
+            check_stackable(module)
         check_batches(module, federation, training)
         # One thread each: two OpenMP teams on the same cores collapse to a fraction of the speed.
         self._threads = ThreadPoolExecutor(engine.workers, initializer=torch.set_num_threads, initargs=(1,))
@@ -138,7 +138,7 @@ class Pool:
 
         def run(chunk: list[int]) -> tuple[Named, Named]:
             if not hasattr(self._local, "network"):
-                self._local.network = Network(self._module, self._layout)
+                self._local.network = FastNetwork(self._module, self._layout)
             mine = ids[chunk].tolist()
             task = Task(self._local.network, self._federation, mine, self._training, round=round, seed=self._seed)
             try:
@@ -195,7 +195,7 @@ def _assemble(
         parts = [result[n] for result in results]
         key = tuple(map(id, parts))
         if key not in made:
-            made[key] = blank(first, sum(map(len, chunks)), *first.shape[1:])
+            made[key] = large_empty(first, sum(map(len, chunks)), *first.shape[1:])
             pieces += [(made[key], chunk, part) for chunk, part in zip(chunks, parts, strict=True)]
         whole[n] = made[key]
     return whole

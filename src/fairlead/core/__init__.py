@@ -1,7 +1,6 @@
 """What everything else leans on: types, layout, local training, seeds, errors."""
 
 from fairlead.core.batches import Batch
-from fairlead.core.cut import Cut
 from fairlead.core.descent import Plus, Term, Tie, Towards
 from fairlead.core.errors import (
     DataError,
@@ -14,10 +13,13 @@ from fairlead.core.errors import (
     nearest,
     require,
 )
+from fairlead.core.fast import FastNetwork
+from fairlead.core.features import BodyAndHead
+from fairlead.core.gradient import Gradient, Network
 from fairlead.core.layout import Layout, Part
 from fairlead.core.loss import BatchLoss, MeanLoss
-from fairlead.core.network import Network
 from fairlead.core.plan import Plan
+from fairlead.core.reference import PlainNetwork
 from fairlead.core.seeds import draw_key, stream
 from fairlead.core.task import Task
 from fairlead.core.training import Sgd, Training
@@ -26,13 +28,15 @@ from fairlead.core.types import Cohort, Federation, Method, Named, Server, Split
 __all__ = [
     "Batch",
     "BatchLoss",
+    "BodyAndHead",
     "Cohort",
-    "Cut",
     "DataError",
     "DivergedError",
     "EngineError",
     "FairleadError",
+    "FastNetwork",
     "Federation",
+    "Gradient",
     "InputError",
     "Layout",
     "MeanLoss",
@@ -41,6 +45,7 @@ __all__ = [
     "NeedsValidationError",
     "Network",
     "Part",
+    "PlainNetwork",
     "Plan",
     "Plus",
     "RunError",

@@ -29,6 +29,10 @@ class Batch:
     active: Tensor | None = None  # (C, 1) 0 where a client has run out of steps; None where nobody has
     clients: int = 1  # inside a loss function: whose samples lie here one after another, as many of each
 
+    def client(self, k: int) -> Batch:
+        """The k-th client's own samples, as a loss function sees them."""
+        return Batch(self.x[k], self.y[k], self.key[k], None if self.weight is None else self.weight[k])
+
     def mean(self, values: Tensor) -> Tensor:
         """The mean over this client's real samples of one value each, (B,) -> ()."""
         return values.mean() if self.weight is None else (values * self.weight).sum()
@@ -41,10 +45,13 @@ class Batch:
         return table.flatten(0, 1)[first + self.y]
 
 
-def orders(size: int, batch_size: int, seed: int, round: int, client: int, pairs: bool = False) -> Iterator[Index]:
+def orders(
+    size: int, batch_size: int, seed: int, round: int, client: int, at_least_two: bool = False
+) -> Iterator[Index]:
     """Epoch after epoch, the client's samples in a fresh order, a batch per row; -1 fills up the last one.
 
-    With `pairs`, for layers that cannot learn from one sample, a last batch of one takes another from the one before.
+    With `at_least_two`, for layers that cannot learn from one sample, a last batch of one takes another from the one
+    before.
     """
     rng = stream(seed, "batches", round, client)
     steps = -(-size // batch_size)
@@ -52,7 +59,7 @@ def orders(size: int, batch_size: int, seed: int, round: int, client: int, pairs
         order = np.full(steps * batch_size, -1)
         order[:size] = rng.permutation(size)
         batches = order.reshape(steps, batch_size)
-        if pairs and steps > 1 and batch_size > 2 and size % batch_size == 1:
+        if at_least_two and steps > 1 and batch_size > 2 and size % batch_size == 1:
             batches[-1, 1], batches[-2, -1] = batches[-2, -1], -1
         yield batches
 
@@ -64,27 +71,27 @@ def schedule(
     *,
     seed: int,
     round: int,
-    keyed: bool = True,
-    pairs: bool = False,
+    draw_keys: bool = True,
+    at_least_two: bool = False,
 ) -> Iterator[Batch]:
     """The batches of all clients in `ids`, step by step.
 
     Nothing is dropped or counted twice: a short batch is padded with weight zero, and a client that has fewer steps
     than its neighbours turns inactive.
-    Without `keyed`, for models that drop nothing, every key is zero; `pairs` is for models that need two samples.
+    `draw_keys` is for models with dropout, `at_least_two` for models that cannot learn from one sample.
     """
     queues: list[Index] = []
     for k in ids:
         size = int(split.starts[k + 1]) - int(split.starts[k])
         wanted = how.epochs if how.batches is None else -(-how.batches // max(-(-size // how.batch_size), 1))
-        passes = islice(orders(size, how.batch_size, seed, round, k, pairs), how.start, how.start + wanted)
+        passes = islice(orders(size, how.batch_size, seed, round, k, at_least_two), how.start, how.start + wanted)
         queues.append(np.concatenate([np.empty((0, how.batch_size), dtype=np.int64), *passes])[: how.batches])
     longest = max(map(len, queues), default=0)
     positions = np.full((longest, len(ids), how.batch_size), -1)  # (T, C, B) among the client's own samples
     keys = np.zeros((longest, len(ids)), dtype=np.int64)
     for i, (k, queue) in enumerate(zip(ids, queues, strict=True)):
         positions[: len(queue), i] = queue
-        if keyed:
+        if draw_keys:
             keys[: len(queue), i] = stream(seed, "dropout", round, k).integers(2**31, size=len(queue))
     return gather(split, ids, torch.from_numpy(positions), torch.from_numpy(keys))
 

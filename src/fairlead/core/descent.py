@@ -8,15 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from torch import Tensor
 
 from fairlead.core.batches import Batch
-from fairlead.core.machine import blank_rows
+from fairlead.core.fast.machine import aligned_rows
+from fairlead.core.gradient import Columns, Gradient, Rows
 from fairlead.core.training import Sgd
-
-Columns = slice | Tensor
 
 
 class Term(Protocol):
@@ -63,34 +62,10 @@ class Towards:
             u[..., columns] = nearer
 
 
-class Addend(Protocol):
-    """One part of a step, such as a gradient."""
-
-    def add(self, to: Tensor, scale: float) -> None:
-        """Add so many times itself to the rows (C, D), in place."""
-
-
-class Rows(NamedTuple):
-    """Rows as a part of a step: in the columns that move, for the clients that have a batch."""
-
-    values: Tensor
-    columns: Columns
-    active: Tensor | float
-
-    def add(self, to: Tensor, scale: float) -> None:
-        """Add so many times the rows to others, in place."""
-        mine = self.values[..., self.columns]
-        mine = mine if isinstance(self.active, float) else mine * self.active
-        if isinstance(self.columns, slice):
-            to[..., self.columns].add_(mine, alpha=scale)
-        else:
-            to[..., self.columns] += scale * mine
-
-
 def descend(
     u: Tensor,
     batches: Iterable[Batch],
-    gradient: Callable[[Tensor, Batch, Tensor | float], Addend],
+    gradient: Callable[[Tensor, Batch, Tensor | float], Gradient],
     terms: Iterable[Term | Towards],
     columns: Columns,
     how: Sgd,
@@ -101,10 +76,10 @@ def descend(
     """
     inside, outside = _by_momentum(terms, how.momentum)
     # Terms are added to the rows themselves, unless there is more to do with their sum.
-    total = blank_rows(u).zero_() if how.momentum or how.weight_decay else u
+    total = aligned_rows(u).zero_() if how.momentum or how.weight_decay else u
     for batch in batches:
         active = 1.0 if batch.active is None else batch.active
-        parts: list[Addend] = [gradient(u, batch, active), *(Rows(term.at(u), columns, active) for term in inside)]
+        parts: list[Gradient] = [gradient(u, batch, active), *(Rows(term.at(u), columns, active) for term in inside)]
         if total is not u:
             total.mul_(how.momentum) if how.momentum else total.zero_()
             if how.weight_decay:
@@ -124,7 +99,7 @@ def _by_momentum(terms: Iterable[Term | Towards], momentum: float) -> tuple[list
     return [t for t in terms if not isinstance(t, Towards)], [t for t in terms if isinstance(t, Towards)]
 
 
-def _add_all(parts: list[Addend], to: Tensor, scale: float) -> None:
+def _add_all(parts: list[Gradient], to: Tensor, scale: float) -> None:
     """Add all, and forget each right away: the next gradient then has its memory, which is still in the cache."""
     while parts:
         parts.pop().add(to, scale)

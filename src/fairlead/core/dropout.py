@@ -6,6 +6,8 @@ they run. Here the mask is a hash of the client's key for this step and the unit
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 
@@ -42,14 +44,28 @@ class KeyedDropout(nn.Module):
         return x * (keep.view(shape) >= self.p) / (1 - self.p)
 
 
-def keyed(module: nn.Module) -> list[KeyedDropout]:
-    """Replace every dropout layer in place by a keyed one; returns them, in the module's order."""
+def replace_dropout(module: nn.Module) -> list[KeyedDropout]:
+    """Replace every dropout layer in place by a keyed one; returns these, in the module's order."""
     found: list[KeyedDropout] = []
-    for parent in list(module.modules()):
-        for name, child in parent.named_children():
-            if isinstance(child, nn.Dropout | nn.Dropout1d | nn.Dropout2d | nn.Dropout3d):
-                twin = KeyedDropout(child.p, len(found), channels=not isinstance(child, nn.Dropout))
-                twin.train(child.training)
-                setattr(parent, name, twin)
-                found.append(twin)
+
+    def with_keys(layer: nn.Module) -> nn.Module | None:
+        if not isinstance(layer, nn.Dropout | nn.Dropout1d | nn.Dropout2d | nn.Dropout3d):
+            return None
+        found.append(KeyedDropout(layer.p, len(found), channels=not isinstance(layer, nn.Dropout)))
+        return found[-1].train(layer.training)
+
+    replace_layers(module, with_keys)
     return found
+
+
+def replace_layers(module: nn.Module, other: Callable[[nn.Module], nn.Module | None]) -> nn.Module:
+    """Put `other(layer)` in place of every layer for which it is not None; returns the module, or what replaces it.
+
+    A layer that occurs in several places is asked for in each of them.
+    """
+    for parent in list(module.modules()):
+        for name, layer in list(parent._modules.items()):
+            twin = None if layer is None else other(layer)
+            if twin is not None:
+                setattr(parent, name, twin)
+    return other(module) or module

@@ -6,9 +6,10 @@ averaging, saving and sending a model treats them alike and a gradient step leav
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import torch
 from torch import Tensor, nn
@@ -31,12 +32,13 @@ class Slot:
 class Part:
     """Some of a vector's columns: `rows[:, part.columns]` reads or writes them.
 
-    `names` are the trainable parameters among them, which is what `Task.descend(only=...)` moves. As in the vector,
+    `names` are the trainable parameters among its `tensors`, which `Task.descend(only=...)` moves. As in the vector,
     parameters come first: `sizes` has the number of columns of each by name, `trainable` is their sum, and the columns
     after these are buffers.
     """
 
     def __init__(self, slots: list[Slot], trainable: int) -> None:
+        self.tensors = tuple(s.name for s in slots)
         self.sizes = {s.name: s.stop - s.start for s in slots if s.start < trainable}
         self.names = tuple(self.sizes)
         self.trainable = sum(self.sizes.values())
@@ -59,33 +61,38 @@ class Layout:
     """
 
     def __init__(self, module: nn.Module) -> None:
-        self.slots: dict[str, Slot] = {}
-        self.size = 0
-        for name, tensor in module.named_parameters():
+        parameters = dict(module.named_parameters())
+        for name, tensor in parameters.items():
             require(tensor.is_floating_point(), f"model: parameter {name} is {tensor.dtype}; floating point is needed")
-            self._add(name, tensor)
-        self.trainable = self.size
-        require(self.trainable > 0, "model: no parameters to train; give a module with at least one")
-        for name, buffer in module.named_buffers():
-            if buffer.is_floating_point():
-                self._add(name, buffer)
-        self.parameter_names = tuple(n for n, s in self.slots.items() if s.start < self.trainable)
+        require(len(parameters) > 0, "model: no parameters to train; give a module with at least one")
+        buffers = {name: b for name, b in module.named_buffers() if b.is_floating_point()}
+        self._head: str | None = getattr(module, "head_name", None)
+        self._norms = [n for n, m in module.named_modules() if isinstance(m, NORMS)]
+        self._arrange({n: t.shape for n, t in parameters.items()}, {n: t.shape for n, t in buffers.items()})
+
+    def _arrange(self, parameters: dict[str, torch.Size], buffers: dict[str, torch.Size]) -> None:
+        ends = list(accumulate((s.numel() for s in (*parameters.values(), *buffers.values())), initial=0))
+        shapes = parameters | buffers
+        self.slots = {n: Slot(n, shapes[n], a, b) for n, (a, b) in zip(shapes, pairwise(ends), strict=True)}
+        self.size, self.trainable = ends[-1], ends[len(parameters)]
+        self.parameter_names = tuple(parameters)
         #: The whole vector as a part.
         self.everything = self.rest()
         owners = dict.fromkeys(_owner(n) for n in self.parameter_names)
         #: One part per module that owns parameters, in order: what papers call the layers.
         self.layers: dict[str, Part] = {o: self._owned({o}) for o in owners}
-        head = getattr(module, "head_name", None) or list(owners)[-1]
         #: The last layer, or what the module's `head_name` says; the body is everything else.
-        self.head_name: str = head
-        self.head = self.part(head)
-        self.body = self.rest(head)
-        norms = [n for n, m in module.named_modules() if isinstance(m, NORMS)]
-        self.norms = self.part(*norms)
+        self.head_name: str = self._head or list(owners)[-1]
+        self.head = self.part(self.head_name)
+        self.body = self.rest(self.head_name)
+        self.norms = self.part(*self._norms)
 
-    def _add(self, name: str, tensor: Tensor) -> None:
-        self.slots[name] = Slot(name, tensor.shape, self.size, self.size + tensor.numel())
-        self.size += tensor.numel()
+    def alone(self, part: Part) -> Layout:
+        """The layout of a part's own vector, whose columns are the part's."""
+        layout = copy.copy(self)
+        parameters = {n: self.slots[n].shape for n in part.names}
+        layout._arrange(parameters, {n: self.slots[n].shape for n in part.tensors if n not in parameters})
+        return layout
 
     def part(self, *prefixes: str) -> Part:
         """The columns of the modules or tensors with these names."""

@@ -23,6 +23,10 @@ class BatchLoss:
         self.function = function
         self.given = given or {}
 
+    def given_to(self, k: int) -> Named:
+        """The k-th client's own part of what is given."""
+        return {name: rows[k if len(rows) > 1 else 0] for name, rows in self.given.items()}
+
     def value(self, module: nn.Module, batch: Batch, given: Named) -> Tensor:
         """The loss of one client, ()."""
         return self.function(module, batch, given)

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from fairlead.core.batches import Batch, gather, schedule
-from fairlead.core.descent import Addend, Rows, Term, Towards, descend
+from fairlead.core.descent import Term, Towards, descend
 from fairlead.core.errors import InputError, NeedsValidationError
-from fairlead.core.gradient import Gradient, Piece
+from fairlead.core.fast.machine import aligned_rows
+from fairlead.core.gradient import Gradient, Network, Output, Rows
+from fairlead.core.held import HeldNetwork
 from fairlead.core.layout import Layout, Part
 from fairlead.core.loss import BatchLoss, MeanLoss
-from fairlead.core.machine import blank_rows
-from fairlead.core.network import Network, Output
 from fairlead.core.targets import CRITERIA, SCORES, mean_over_samples
 from fairlead.core.training import Sgd, Training
 from fairlead.core.types import Federation, Named, Split
@@ -87,8 +87,8 @@ class Task:
             how or self.sgd,
             seed=self.seed,
             round=self.round,
-            keyed=network.drops,
-            pairs=network.pairs,
+            draw_keys=network.has_dropout,
+            at_least_two=network.has_batch_norm,
         )
 
     def grad(
@@ -103,9 +103,9 @@ class Task:
         """Each row's gradient on its own client's batch, (C, D); `loss` replaces the run's."""
         rows = rows.expand(len(self), -1)
         if out is None:
-            out = blank_rows(rows)
+            out = aligned_rows(rows)
             (out[:, self.layout.trainable :] if only is None else out).zero_()  # what the gradient does not write
-        self._gradient(rows, batch, loss, only).write(out)
+        self._network.gradient(rows, batch, loss or self._loss, only).write(out)
         return out
 
     def descend(
@@ -132,19 +132,16 @@ class Task:
             return u
         columns = slice(0, self.layout.trainable) if only is None else self.layout.part(*only.names).columns
         rows = rows.expand(*rows.shape[:-2], len(self), -1)
-        u = blank_rows(rows).copy_(rows)
+        u = aligned_rows(rows).copy_(rows)
 
-        def at(u: Tensor, batch: Batch, active: Tensor | float) -> Addend:
+        def at(u: Tensor, batch: Batch, active: Tensor | float) -> Gradient:
             if gradient is not None:
                 return Rows(gradient(u, batch), columns, active)
-            return self._gradient(u, batch, loss, only)
+            return self._network.gradient(u, batch, loss or self._loss, only)
 
         descend(u, self.batches(how), at, terms, columns, how)
         self._network.release()
         return u
-
-    def _gradient(self, rows: Tensor, batch: Batch, loss: BatchLoss | None, only: Part | None) -> Gradient:
-        return self._network.gradient(rows, batch, loss or self._loss, only)
 
     def above(self, part: Part, rows: Tensor, inputs: Tensor | None = None) -> Task:
         """A part of the model as a task of its own, the rest held at `rows`; the part's columns are its rows, (C, P).
@@ -154,9 +151,10 @@ class Task:
         """
         tail = self._tail(part)
         if tail is None:
-            return _Held(self, part, rows)
+            held = HeldNetwork(self._network, part, rows.expand(len(self), -1))
+            return Task(held, self._federation, self.ids, self.training, round=self.round, seed=self.seed)
         network, below = tail
-        _, y, real = self.whole("train")
+        _, y, real = self.padded("train")
         z = self.outputs(rows, "train", below) if inputs is None else inputs
         order = torch.tensor(self.ids).argsort()
         sizes = torch.zeros(len(self._federation.train.starts), dtype=torch.int64)
@@ -189,7 +187,9 @@ class Task:
         """
         if not which.numel():
             return models.new_empty(which.shape)
-        x, y, real = self.whole(split)
+        if not self._network.same_for_all:
+            return torch.cat([self.loss(models[n], split) for n in which.T], 1)
+        x, y, real = self.padded(split)
         names, counts = torch.unique(which, return_counts=True)
         order = which.flatten().argsort()
         who = order // which.shape[1]
@@ -203,7 +203,7 @@ class Task:
 
         A client without samples has NaN.
         """
-        x, y, real = self._side_by_side(split)
+        x, y, real = self._padded(split)
         scores = SCORES[self.target_kind]
         if not x.shape[1]:
             return {name: x.new_full((len(self), 1), torch.nan, dtype=rows.dtype) for name in ("loss", *scores)}
@@ -214,10 +214,10 @@ class Task:
         values = self.criterion(out.flatten(0, 1), y.flatten(0, 1)).view_as(real)
         return mean_over_samples(values, real)
 
-    def whole(self, split: SplitName) -> tuple[Tensor, Tensor, Tensor]:
-        """A whole split side by side: x (C, n, ...), y (C, n) and which entries are real samples (C, n)."""
+    def padded(self, split: SplitName) -> tuple[Tensor, Tensor, Tensor]:
+        """A whole split, short clients padded: x (C, n, ...), y (C, n) and which entries are real samples (C, n)."""
         self._check_samples(split)
-        return self._side_by_side(split)
+        return self._padded(split)
 
     def _check_samples(self, split: SplitName) -> None:
         sizes = self.sizes(split)
@@ -228,7 +228,7 @@ class Task:
                 "give the scenario a share for them, e.g. --fractions 0.6,0.2,0.2"
             )
 
-    def _side_by_side(self, split: SplitName) -> tuple[Tensor, Tensor, Tensor]:
+    def _padded(self, split: SplitName) -> tuple[Tensor, Tensor, Tensor]:
         data, sizes = self._split(split), self.sizes(split)
         n, last = int(sizes.max()), self.ids[-1]
         if int(sizes.min()) == n and self.ids == list(range(self.ids[0], last + 1)):  # they lie together: no copy
@@ -242,7 +242,7 @@ class Task:
 
     def outputs(self, rows: Tensor, split: SplitName, f: Output | None = None) -> Tensor:
         """What each row's model (or `f(module, x)`) gives on its client's whole split, (C, n, ...), evaluating."""
-        x, _, _ = self._side_by_side(split)
+        x, _, _ = self._padded(split)
         if not x.shape[1]:
             return x.new_empty((len(self), 0, self._federation.outputs), dtype=rows.dtype)
         return self._apply(rows, x, f)
@@ -254,27 +254,3 @@ class Task:
     def _split(self, split: SplitName) -> Split:
         data: Split = getattr(self._federation, split)
         return data
-
-
-class _Held(Task):
-    """A part of another task's model, for networks whose other layers must be computed batch by batch."""
-
-    def __init__(self, task: Task, part: Part, rows: Tensor) -> None:
-        self.__dict__.update(task.__dict__)
-        self._part, self._rows = part, rows.expand(len(task), -1).clone()
-        self._buffer = torch.zeros_like(self._rows)
-
-    def _whole(self, rows: Tensor) -> Tensor:
-        self._rows[:, self._part.columns] = rows
-        return self._rows
-
-    def _gradient(self, rows: Tensor, batch: Batch, loss: BatchLoss | None, only: Part | None) -> Gradient:
-        super()._gradient(self._whole(rows), batch, loss, self._part).write(self._buffer)
-        return Gradient([Piece(self._buffer[:, self._part.columns], [])], lambda rows: [rows])
-
-    def losses(self, models: Tensor, which: Tensor, split: SplitName = "validation") -> Tensor:
-        # No model is the same for two clients: what is held differs.
-        return torch.cat([models.new_empty(len(self), 0), *(self.loss(models[n], split) for n in which.T)], 1)
-
-    def _apply(self, rows: Tensor, x: Tensor, f: Output | None) -> Tensor:
-        return super()._apply(self._whole(rows), x, f)

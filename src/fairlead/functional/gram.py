@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fairlead.core.errors import InputError, require
-from fairlead.core.machine import blank, by_columns
+from fairlead.core.fast.machine import by_columns, large_empty
 
 Array = NDArray[np.float64]
 BLOCK = 1 << 18  # numbers in float64 at a time and thread: two megabytes, which stay in the cache of a core
@@ -75,7 +75,7 @@ def mix(weights: Tensor, rows: Tensor) -> Tensor:
     [[0.5, 2.5]]
     """
     flat, w = rows.flatten(1), weights.to(rows)
-    out = blank(flat, len(w), flat.shape[1])
+    out = large_empty(flat, len(w), flat.shape[1])
 
     def write(columns: slice) -> None:
         # Narrow products: with all columns at once, every row is on pages of its own and the processor looks them up.

@@ -23,13 +23,13 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from fairlead.core import Batch, BatchLoss, Cut, Layout, Method, Named, Server, Task, require
+from fairlead.core import Batch, BatchLoss, BodyAndHead, Layout, Method, Named, Server, Task, require
 from fairlead.servers import averaging, mean, per_name
 
 WIDTHS = (10.0, 15.0, 20.0, 50.0)  # squared, of the Gaussian kernels
 
 
-class Gated(Cut):
+class Gated(BodyAndHead):
     """`head(r z) + own(s z)` with `z = body(x)`; the gate decides r and s = 1 - r for every sample and feature."""
 
     def __init__(self, module: nn.Module) -> None:

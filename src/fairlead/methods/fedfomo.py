@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn.functional import embedding_bag
 
 from fairlead.core import Cohort, Layout, Method, Named, Server, Task, require, stream
-from fairlead.core.machine import blank
+from fairlead.core.fast.machine import large_empty
 
 
 def fedfomo(*, models: int = 5, epsilon: float = 0.3) -> Method:
@@ -96,7 +96,7 @@ def mixture(theta: Tensor, message: Named, w: Tensor) -> Tensor:
     share, chosen, (models,) = helpful / total.where(total > 0, 1), message["chosen"].expand_as(w), message["models"]
     if len(w) > 1 and len(models) <= chosen.numel():  # most are wanted by one client or another: a single product
         shares = share.new_zeros(len(w), len(models)).scatter_add_(1, chosen, share)
-        mixed = torch.mm(shares, models, out=blank(models, len(w), models.shape[1]))
+        mixed = torch.mm(shares, models, out=large_empty(models, len(w), models.shape[1]))
     else:
         mixed = embedding_bag(chosen, models, per_sample_weights=share, mode="sum")
     alone = (total == 0)[:, 0]

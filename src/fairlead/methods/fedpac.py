@@ -22,7 +22,7 @@ from scipy.optimize import nnls
 from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
-from fairlead.core import Batch, Cohort, Cut, Layout, MeanLoss, Method, Named, Server, Task, require
+from fairlead.core import Batch, BodyAndHead, Cohort, Layout, MeanLoss, Method, Named, Server, Task, require
 from fairlead.servers import averaging, chain, mean, no_state, per_name
 
 
@@ -45,7 +45,7 @@ def fedpac(*, pull: float = 1.0, head_lr: float = 0.1, head_epochs: int = 1) -> 
         body, head, criterion = task.layout.body, task.layout.head, task.criterion
 
         def values(module: nn.Module, batch: Batch, given: Named) -> Tensor:
-            assert isinstance(module, Cut)
+            assert isinstance(module, BodyAndHead)
             z = module.body(batch.x)
             apart: Tensor = (z - batch.by_label(given["prototypes"])).square().mean(1)
             usual = criterion(module.head(z), batch.y)
@@ -91,14 +91,14 @@ def fedpac(*, pull: float = 1.0, head_lr: float = 0.1, head_epochs: int = 1) -> 
         server,
         average=mean(),
         averaged=lambda layout: {"w": layout.body},
-        wrap=cut,
+        wrap=divided,
         needs_classes=True,
     )
 
 
-def cut(module: nn.Module) -> Cut:
-    """The module with its features in reach."""
-    parts = Cut(module)
+def divided(module: nn.Module) -> BodyAndHead:
+    """The module as a body, which gives the features, and a linear head."""
+    parts = BodyAndHead(module)
     require(
         isinstance(parts.head, nn.Linear),
         f"fedpac: the last layer must be nn.Linear, got {type(parts.head).__name__}; its inputs are the features",
@@ -108,14 +108,14 @@ def cut(module: nn.Module) -> Cut:
 
 def statistics(z: Tensor, task: Task) -> tuple[Tensor, Tensor, Tensor]:
     """Of the train samples' features (C, n, d): summed by class (C, K, d), counts (C, K), squared norms (C, 1)."""
-    _, y, real = task.whole("train")
+    _, y, real = task.padded("train")
     member = (one_hot(y, task.classes) * real[..., None]).to(z)  # (C, n, K)
     return member.mT @ z, member.sum(1), (z.square().sum(-1) * real).sum(1, keepdim=True)
 
 
 def features(module: nn.Module, x: Tensor) -> Tensor:
     """What the head gets to see."""
-    assert isinstance(module, Cut)
+    assert isinstance(module, BodyAndHead)
     z: Tensor = module.body(x)
     return z
 

@@ -18,13 +18,13 @@ import copy
 import torch
 from torch import Tensor, nn
 
-from fairlead.core import Batch, BatchLoss, Cut, Layout, Method, Named, Part, Task, require
+from fairlead.core import Batch, BatchLoss, BodyAndHead, Layout, Method, Named, Part, Task, require
 from fairlead.servers import averaging, mean
 
 ABSENT = 1e-8
 
 
-class TwoHeads(Cut):
+class TwoHeads(BodyAndHead):
     """`head(z) + own(z)` with `z = body(x)`; `own` starts from zero."""
 
     def __init__(self, module: nn.Module) -> None:

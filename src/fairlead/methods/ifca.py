@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from fairlead.core import Layout, Method, Named, Server, Task, require
-from fairlead.core.starts import starts
+from fairlead.core.initial import initial_models
 from fairlead.servers import mean, within
 
 
@@ -26,7 +26,7 @@ def ifca(*, clusters: int = 4) -> Method:
     require(clusters >= 1, f"ifca: clusters must be >= 1, got {clusters}; 1 is FedAvg")
 
     def init(params: Tensor, layout: Layout) -> tuple[Named, Named]:
-        return {}, {"w": starts(params, layout, clusters)}
+        return {}, {"w": initial_models(params, layout, clusters)}
 
     def choose(message: Named, task: Task) -> tuple[Tensor, Tensor]:
         w = message["w"]

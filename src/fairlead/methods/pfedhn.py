@@ -27,7 +27,7 @@ from torch.func import vjp
 from torch.nn.functional import relu
 
 from fairlead.core import Cohort, Layout, Method, Named, Server, Task, require, stream
-from fairlead.core.starts import content_key
+from fairlead.core.initial import content_key
 
 LAYERS = 3
 TINY = 1e-12  # a gradient shorter than this is none
@@ -60,11 +60,11 @@ def hypernetwork(
         spread = torch.cat([params[:, s.start : s.stop].std(1, correction=0).repeat(s.stop - s.start) for s in slots])
         return {"buffers": params[:, layout.trainable :]}, {"theta": trainable, "spread": spread[None]}
 
-    def whole(state: Named, message: Named, task: Task) -> Tensor:
+    def personal(state: Named, message: Named, task: Task) -> Tensor:
         return torch.cat([x.expand(len(task), -1) for x in (message["theta"], state["buffers"])], 1)
 
     def client(state: Named, message: Named, task: Task) -> tuple[Named, Named]:
-        before = whole(state, message, task)
+        before = personal(state, message, task)
         after = task.descend(before)
         n = task.layout.trainable
         return {"buffers": after[:, n:]}, {"theta": (after - before)[:, :n]}
@@ -103,7 +103,7 @@ def hypernetwork(
 
         return Server(first, update)
 
-    return Method(init, client, whole, server, average=None, join=fit)
+    return Method(init, client, personal, server, average=None, join=fit)
 
 
 def fit(state: Named, rows: Named, cohort: Cohort) -> tuple[Named, Named]:

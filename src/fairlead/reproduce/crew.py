@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 
 from fairlead.core import FairleadError
-from fairlead.core.machine import cores
+from fairlead.core.fast.machine import cores
 from fairlead.reproduce.cells import Progress, Run, Workshop, runs_of, work
 from fairlead.reproduce.study import Cell, Study
 

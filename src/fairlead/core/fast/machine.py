@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 T = TypeVar("T")
+Bytes = NDArray[np.uint8]
 
 # Stretches of columns: more of them than most machines have cores, and the same number on all, so that sums over them
 # have the same bits everywhere. Shorter ones are not worth a thread.
@@ -56,28 +57,28 @@ def by_columns(work: Callable[[slice], T], columns: int) -> list[T]:
     workers = min(cores(), count)
     if workers == 1:
         return [work(some) for some in stretches]
-    return list(_crew(workers).map(work, stretches))
+    return list(_column_threads(workers).map(work, stretches))
 
 
 @cache
-def _crew(workers: int) -> ThreadPoolExecutor:
+def _column_threads(workers: int) -> ThreadPoolExecutor:
     """Threads that stay: a new one has memory to find, and tells torch anew that it is alone."""
     return ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,))
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_crew.cache_clear)  # threads do not come along
+    os.register_at_fork(after_in_child=_column_threads.cache_clear)  # threads do not come along
 
 
 LINE = 64  # bytes of a cache line, which vector instructions want whole
 
 
-def blank_rows(like: Tensor) -> Tensor:
-    """Rows of the same shape and kind with nothing in them yet, each starting on a cache line.
+def aligned_rows(like: Tensor) -> Tensor:
+    """Uninitialised rows of the same shape and kind, each starting on a cache line.
 
     Products that write to a row which does not can take a quarter longer.
 
-    >>> blank_rows(torch.ones(2, 3)).stride()
+    >>> aligned_rows(torch.ones(2, 3)).stride()
     (16, 1)
     """
     *lead, d = like.shape
@@ -87,60 +88,65 @@ def blank_rows(like: Tensor) -> Tensor:
 
 LARGE = 1 << 22  # bytes: what is smaller the allocator keeps for the next time by itself
 MOST_KEPT = 4
-_lock = threading.RLock()  # a tensor may be collected, and its memory come back, while another asks for some
-_kept: list[NDArray[np.uint8]] = []  # memory of large tensors that are gone, the longest unused first
-_users = 0
 
 
-def blank(like: Tensor, *shape: int) -> Tensor:
-    """A tensor of that shape with nothing in it yet, of the same kind as `like`.
+def large_empty(like: Tensor, *shape: int) -> Tensor:
+    """An uninitialised tensor of that shape, of the same kind as `like`.
 
     Its memory comes from numpy, which asks the system for huge pages where torch does not: hundreds of megabytes are
-    then written for the first time in a third of the time.
+    then written for the first time in a third of the time. Within `recycling`, it is memory of an earlier one.
 
-    >>> blank(torch.ones(2), 3, 4).shape
+    >>> large_empty(torch.ones(2), 3, 4).shape
     torch.Size([3, 4])
     """
     if like.device.type != "cpu":
         return like.new_empty(shape)
     size = math.prod(shape) * like.element_size()
-    raw = torch.from_numpy(_memory(size + LINE))
+    raw = torch.from_numpy(_recycler.take(size + LINE))
     start = -raw.data_ptr() % LINE
     return raw[start : start + size].view(like.dtype).view(shape)
 
 
-@contextmanager
-def recycling() -> Iterator[None]:
-    """Meanwhile a large `blank` takes over the memory of an earlier one that is gone, if that was of the same size.
+class Recycler:
+    """Hands out memory, and hands it out again when no tensor uses it any more.
 
     A round makes the same tensors as the one before. What the system gives anew it clears first, page by page, which
     takes longer than to fill it.
     """
-    global _users
-    with _lock:
-        _users += 1
+
+    def __init__(self) -> None:
+        self.users = 0
+        self.lock = threading.Lock()
+        # The memory, and the array on it that was handed out: every tensor there keeps that array alive.
+        self.rooms: list[tuple[Bytes, weakref.ref[Bytes]]] = []
+
+    def take(self, size: int) -> Bytes:
+        """Memory of so many bytes."""
+        if size < LARGE or not self.users:
+            return np.empty(size, dtype=np.uint8)
+        with self.lock:
+            free = [room for room, lent in self.rooms if lent() is None]
+            fitting = next((room for room in free if len(room) == size), None)
+            room = np.empty(size, dtype=np.uint8) if fitting is None else fitting
+            lent = room.view()
+            dropped = [r for r in free if r is not fitting][:-MOST_KEPT]
+            gone = {id(r) for r in (room, *dropped)}
+            self.rooms = [(r, ref) for r, ref in self.rooms if id(r) not in gone] + [(room, weakref.ref(lent))]
+        return lent
+
+
+_recycler = Recycler()
+
+
+@contextmanager
+def recycling() -> Iterator[None]:
+    """Within this block, `large_empty` uses the memory of earlier ones that are gone."""
+    with _recycler.lock:
+        _recycler.users += 1
     try:
         yield
     finally:
-        with _lock:
-            _users -= 1
-            if not _users:
-                _kept.clear()
-
-
-def _memory(size: int) -> NDArray[np.uint8]:
-    if size < LARGE:
-        return np.empty(size, dtype=np.uint8)
-    with _lock:
-        fitting = next((i for i, room in enumerate(_kept) if len(room) == size), None)
-        room = np.empty(size, dtype=np.uint8) if fitting is None else _kept.pop(fitting)
-    lent = room.view()
-    weakref.finalize(lent, _keep, room).atexit = False  # called when the tensor and all views of it are gone
-    return lent
-
-
-def _keep(room: NDArray[np.uint8]) -> None:
-    with _lock:
-        if _users:
-            _kept.append(room)
-            del _kept[:-MOST_KEPT]
+        with _recycler.lock:
+            _recycler.users -= 1
+            if not _recycler.users:
+                _recycler.rooms.clear()

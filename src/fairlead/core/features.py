@@ -1,4 +1,4 @@
-"""A module cut before its last layer, for methods that look at features."""
+"""A module divided before its last layer, for methods that look at features."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from torch import Tensor, nn
 from fairlead.core.layout import Layout
 
 
-class Cut(nn.Module):
-    """`head(body(x))`, the same function as the module it was cut from, with the features in reach.
+class BodyAndHead(nn.Module):
+    """`head(body(x))`, the same function as the module it was made from; `body(x)` are the features.
 
     >>> import torch
     >>> module = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
-    >>> cut, x = Cut(module), torch.ones(1, 4)
-    >>> bool((cut(x) == module(x)).all()), cut.body(x).shape
+    >>> parts, x = BodyAndHead(module), torch.ones(1, 4)
+    >>> bool((parts(x) == module(x)).all()), parts.body(x).shape
     (True, torch.Size([1, 3]))
     """
 

@@ -19,7 +19,7 @@ def content_key(params: Tensor) -> int:
     return zlib.crc32(params.detach().cpu().contiguous().numpy().tobytes())
 
 
-def starts(params: Tensor, layout: Layout, count: int) -> Tensor:
+def initial_models(params: Tensor, layout: Layout, count: int) -> Tensor:
     """`count` initial models, (1, count, D): the one given, then fresh draws from each of its tensors' distribution.
 
     A draw puts the entries of every trainable tensor in a random order of their own. Entries that were drawn alike
@@ -29,7 +29,7 @@ def starts(params: Tensor, layout: Layout, count: int) -> Tensor:
     >>> from torch import nn
     >>> module = nn.Linear(2, 2)
     >>> layout = Layout(module)
-    >>> starts(layout.read(module), layout, 3).shape
+    >>> initial_models(layout.read(module), layout, 3).shape
     torch.Size([1, 3, 6])
     """
     models = params[0].repeat(count, 1)
