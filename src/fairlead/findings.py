@@ -197,7 +197,8 @@ def by_owner(answers: Sequence[Answers], metric: Metric) -> list[float | None]:
         for runs in repeats(answers):
             y = np.concatenate([a.y[k] for a in runs])
             outputs = np.concatenate([a.outputs[k] for a in runs])
-            values.append(metric(y, outputs).value)
+            folds = np.repeat([a.fold for a in runs], [len(a.y[k]) for a in runs])
+            values.append(metric(y, outputs, folds).value)
         found.append(mean(values))
     return found
 

@@ -145,3 +145,16 @@ def test_the_default_follows_the_target_and_the_rarest_class() -> None:
     two, three = default_metric("classes", {"a": [0, 1], "b": [1] * 9 + [0]}), [0] * 9 + [1, 2]
     assert (two.metric.name, "90%" in two.why) == ("auroc", True)
     assert default_metric("classes", {"a": three}).metric.name == "balanced-accuracy"
+
+
+def test_ranks_are_compared_within_a_fold_only() -> None:
+    """Two folds whose models rank perfectly but on different scales."""
+    y, folds = np.array([0, 1, 0, 1, 1]), np.array([0, 0, 1, 1, 1])
+    scores = np.array([0.0, 1.0, 10.0, 11.0, 12.0])
+    outputs = np.stack([-scores, scores], 1)
+    assert metric("auroc")(y, outputs).value < 1
+    assert metric("auroc").over_folds(y, outputs, folds).rows.mean() == pytest.approx(1)
+    assert metric("auroc")(y, outputs, folds).value == pytest.approx(1)
+    assert metric("accuracy").over_folds(y, outputs, folds).rows.mean() == metric("accuracy")(y, outputs).value
+    one_each = metric("auroc").over_folds(y[:2], outputs[:2], np.array([0, 1]))  # no fold has both classes
+    assert one_each.rows.mean() == pytest.approx(metric("auroc")(y[:2], outputs[:2]).value)

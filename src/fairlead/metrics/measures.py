@@ -66,12 +66,17 @@ class Metric:
     unit: str = "points"  # what differences are told in: percentage points, or the target's own unit
     bounded: bool = True  # between 0 and 1, so that differences lie between -1 and 1
     plausible: float = 0.1  # a difference about as large as may be hoped for: absolute in points, else relative
+    ranks: bool = False  # compares the outputs of rows with each other, which only those of one model are fit for
 
-    def __call__(self, y: ArrayLike, outputs: ArrayLike) -> Score:
-        """The measure on these rows."""
+    def __call__(self, y: ArrayLike, outputs: ArrayLike, folds: ArrayLike | None = None) -> Score:
+        """The measure on these rows; `folds` says which fold's model answered for each, if there were several."""
         targets, given = np.asarray(y), np.asarray(outputs, dtype=np.float64)
         why = self.check(targets, given)
-        return Score(float("nan"), why) if why else Score(float(self.score(targets, given)))
+        if why:
+            return Score(float("nan"), why)
+        if folds is not None and self.ranks:
+            return Score(float(self.over_folds(targets, given, np.asarray(folds)).rows.mean()))
+        return Score(float(self.score(targets, given)))
 
     def check(self, y: NDArray[np.generic], outputs: Floats) -> str:
         """Why there is no value, or ""; raises `InputError` for shapes that do not fit together."""
@@ -89,6 +94,23 @@ class Metric:
     def row_scores(self, y: NDArray[np.generic], outputs: Floats) -> RowScores:
         """One number per row whose mean is the measure; for targets for which it is defined."""
         return self.expand(y, outputs) if self.expand else _leave_out(self.score, y, outputs)
+
+    def over_folds(self, y: NDArray[np.generic], outputs: Floats, folds: NDArray[np.int64]) -> RowScores:
+        """The same for rows that the models of several folds have tested.
+
+        A measure of ranks is computed within each fold and averaged by the number of rows that decide; scores of
+        different models are not on one scale. Other measures are computed on all rows together.
+        """
+        if not self.ranks or len(np.unique(folds)) < 2:
+            return self.row_scores(y, outputs)
+        inside = [folds == f for f in np.unique(folds)]
+        inside = [i for i in inside if not self.undefined(y[i])] or [np.ones(len(y), dtype=bool)]
+        parts = [self.row_scores(y[i], outputs[i]) for i in inside]
+        deciding = np.array([i.sum() / p.weight for i, p in zip(inside, parts, strict=True)])
+        rows = np.zeros(len(y))
+        for i, p, d in zip(inside, parts, deciding, strict=True):
+            rows[i] = p.rows * d / deciding.sum() * len(y) / i.sum()
+        return RowScores(rows, len(y) / float(deciding.sum()))
 
 
 _SHAPES = {
@@ -304,8 +326,8 @@ METRICS: dict[str, Metric] = {
             _balanced,
             undefined=_one_class("balanced accuracy"),
         ),
-        _of("auroc", "AUROC", "classes", True, _auroc, undefined=_one_class("AUROC")),
-        _of("auprc", "AUPRC", "classes", True, _auprc, undefined=_one_class("AUPRC")),
+        _of("auroc", "AUROC", "classes", True, _auroc, undefined=_one_class("AUROC"), ranks=True),
+        _of("auprc", "AUPRC", "classes", True, _auprc, undefined=_one_class("AUPRC"), ranks=True),
         _of("f1", "F1", "classes", True, _f1),
         _of("log-loss", "log loss", "classes", False, _log_loss, **_OWN_UNIT),
         _of("brier", "Brier score", "classes", False, _brier, **_OWN_UNIT),
@@ -315,7 +337,7 @@ METRICS: dict[str, Metric] = {
         _of("rmse", "RMSE", "quantity", False, _rmse, **_OWN_UNIT),
         _of("mae", "mean absolute error", "quantity", False, _mae, **_OWN_UNIT),
         _of("r2", "R2", "quantity", True, _r2, undefined=_no_spread, bounded=False),
-        _of("c-index", "c-index", "survival", True, _c_index, undefined=_no_pairs),
+        _of("c-index", "c-index", "survival", True, _c_index, undefined=_no_pairs, ranks=True),
     )
 }
 

@@ -28,6 +28,7 @@ BETTER: Verdict = "better"
 WORSE: Verdict = "worse"
 NO_DIFFERENCE: Verdict = "no difference found"
 TOO_FEW: Verdict = "too few rows to tell"
+ROUNDING = 1e-9  # of a row's typical score
 TRAINING = {
     "seeds": "training luck from the differences between seeds",
     "folds": "training luck from the differences between folds",
@@ -118,6 +119,11 @@ class _Table:
         return float(self.rows.mean())
 
     @property
+    def rounding(self) -> float:
+        """A variance of rows no larger than this is what rounding left."""
+        return (ROUNDING * self.scale) ** 2
+
+    @property
     def folded(self) -> bool:
         return bool((self.folds.max(1) > self.folds.min(1)).all())
 
@@ -160,14 +166,12 @@ def _table(pairs: OwnerPairs, metric: Metric) -> _Table | str:
         why = metric.check(y, method) or metric.check(y, control)
         if why:
             return why
-        ours, theirs = metric.row_scores(y, method), metric.row_scores(y, control)
-        sign = 1 if metric.higher else -1
-        difference = sign * (ours.rows - theirs.rows)
-        values = metric(y, method).value, metric(y, control).value
-        rows.append(difference - difference.mean() + sign * (values[0] - values[1]))
+        parts = [metric.over_folds(y, outputs, fold) for outputs in (method, control, _constant(y, control))]
+        difference = (parts[0].rows - parts[1].rows) * (1 if metric.higher else -1)
+        rows.append(difference)
         folds.append(fold)
-        scores.append((*values, metric(y, _constant(y, control)).value))
-        weight, scale = ours.weight, scale + float(np.abs(theirs.rows).mean()) / len(repeats)
+        scores.append([float(p.rows.mean()) for p in parts])
+        weight, scale = parts[0].weight, scale + float(np.abs(parts[1].rows).mean()) / len(repeats)
     means = np.mean(scores, axis=0)
     return _Table(np.array(rows), np.array(folds), weight, (means[0], means[1], means[2]), scale)
 
@@ -212,13 +216,11 @@ def _evidence(tables: list[tuple[str, _Table]], twins: dict[str, _Table], metric
         return []
     own = [_ratio(t) for _, t in tables]
     paired = [_twin_ratio(twins[name]) if name in twins else None for name, _ in tables]
-    share, doubt = training_shares([[r[0] for r in both if r] for both in zip(own, paired, strict=True)])
+    share, doubt = training_shares([[r[0] for r in both if r and r[0]] for both in zip(own, paired, strict=True)])
     found = []
     for k, (_, t) in enumerate(tables):
         n, mean = t.rows.shape[1], t.rows.mean(0)
-        # Without runs to compare, the rows' own differences are the scale, which is too large rather than too small.
-        known = own[k] or paired[k]
-        scale = known[1] if known else float((mean**2).mean())
+        scale = _scale(own[k], paired[k], mean)
         factor = scale * _overlap(t)
         step, jump = _sizes(mean, metric, t)
         found.append(
@@ -237,21 +239,35 @@ def _evidence(tables: list[tuple[str, _Table]], twins: dict[str, _Table], metric
     return found
 
 
+UNSEEN = 1.5  # twins show the control's luck only; the method's may be larger
+
+
+def _scale(own: _Runs | None, twin: _Runs | None, mean: Floats) -> float:
+    """The variance of a row's difference within a run, of which training luck is a share."""
+    if own:
+        return own[1]
+    # Without any runs to compare, the rows' differences themselves, which is too large rather than too small.
+    return UNSEEN * twin[1] if twin else float((mean**2).mean())
+
+
 def _sizes(mean: Floats, metric: Metric, table: _Table) -> tuple[float, float]:
     """A typical and the smallest difference of a row that is not zero.
 
     Where there is none, the size of one: an answer more or less, or the size of the error itself.
     """
     sizes = np.abs(mean)
-    sizes = sizes[sizes > 1e-9 * table.scale]  # not what rounding left
+    sizes = sizes[sizes**2 > table.rounding]
     if len(sizes) == 0:
         unit = 1.0 if metric.bounded else table.scale
         return unit, unit
     return float((sizes**2).sum() / sizes.sum()), float(sizes.min())
 
 
-def _ratio(t: _Table) -> tuple[Ratio, float] | None:
-    """How much runs differ beyond their rows, and the rows' variance within a run; None for a single run."""
+_Runs = tuple[Ratio | None, float]  # how much runs differ beyond their rows; the rows' variance within a run
+
+
+def _ratio(t: _Table) -> _Runs | None:
+    """How much the runs differ; None for a single run."""
     repeats, n = t.rows.shape
     if n < 2 or (repeats < 2 and not t.folded):
         return None
@@ -269,17 +285,17 @@ def _ratio(t: _Table) -> tuple[Ratio, float] | None:
         left = t.rows - t.rows.mean(0) - runs[:, None] + runs.mean()
         residual, freedom = (n - 1) * (repeats - 1), repeats - 1
         spread, value, rows = float((left**2).sum()) / residual, n * float(runs.var(ddof=1)), float(n)
-    return (Ratio(value / spread, freedom, residual, rows), spread) if spread > 0 else None
+    return (Ratio(value / spread, freedom, residual, rows) if spread > t.rounding else None), spread
 
 
-def _twin_ratio(t: _Table) -> tuple[Ratio, float] | None:
+def _twin_ratio(t: _Table) -> _Runs | None:
     """The same for twins, whose true difference is zero."""
     repeats, n = t.rows.shape
     means = np.array([_fold_means(t.rows[r], t.folds[r]) for r in range(repeats)])
     groups = sum(len(np.unique(f)) for f in t.folds)
     residual = repeats * n - groups
     spread = float(((t.rows - means) ** 2).sum()) / residual if residual > 0 else 0.0
-    if spread <= 0:
+    if spread <= t.rounding:
         return None
     return Ratio(float((means**2).sum()) / groups / spread, groups, residual, repeats * n / groups), spread
 
@@ -290,15 +306,16 @@ def _fold_means(rows: Floats, folds: NDArray[np.int64]) -> Floats:
 
 
 def _overlap(t: _Table) -> float:
-    """The variance of the mean over runs as a share of one run's; folds have most of their train rows in common.
+    """The variance of the mean over runs as a share of one run's.
 
-    For K folds Nadeau and Bengio's 1 / K + 1 / (K - 1), here for the part that is due to training alone.
+    Of K folds 1 / (K - 1) and not 1 / K, since they have most train rows in common; docs/verdict.md has a check. Nadeau
+    and Bengio's correction, 1 / K + 1 / (K - 1), is meant for the test rows' part too, which is known better here.
     """
     repeats = len(t.rows)
     if not t.folded:
         return 1 / repeats
     k = len(np.unique(t.folds[0]))
-    return 1 / (repeats * k) + 1 / (k - 1)
+    return (1 / repeats + 1 / (k - 1)) / k
 
 
 def _source(tables: list[_Table], twins: dict[str, _Table]) -> str:
@@ -312,8 +329,7 @@ def _source(tables: list[_Table], twins: dict[str, _Table]) -> str:
 def _verdict(p: OwnerPairs, t: _Table, metric: Metric, source: str, e: Evidence, c: Corrected) -> OwnerVerdict:
     found = c.lower > 0 or c.upper < 0
     plausible = metric.plausible * (1.0 if metric.unit else abs(t.scores[1]))
-    detectable = e.detectable(c.error)
-    verdict = (BETTER if e.gain > 0 else WORSE) if found else NO_DIFFERENCE if detectable <= plausible else TOO_FEW
+    verdict = (BETTER if e.gain > 0 else WORSE) if found else NO_DIFFERENCE if c.detectable <= plausible else TOO_FEW
     asked = plausible if verdict == TOO_FEW else min(max(abs(e.gain), plausible / 10), plausible)
     needed = None if found else e.rows_to_find(asked, c.error)
     more = None if needed is None else max(needed - e.rows, 1)
@@ -332,7 +348,7 @@ def _verdict(p: OwnerPairs, t: _Table, metric: Metric, source: str, e: Evidence,
         lower=c.lower if math.isfinite(c.lower) else None,
         upper=c.upper if math.isfinite(c.upper) else None,
         p=c.p,
-        detectable=detectable,
+        detectable=c.detectable if math.isfinite(c.detectable) else None,
         asked=None if found else asked,
         more_rows=more,
         training=source,
