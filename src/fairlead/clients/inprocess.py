@@ -77,11 +77,11 @@ class InProcess:
         with threads(1):  # the workers have the cores; OpenMP's threads would wait for more, in a loop, on them
             states, replies = self._ask(self._exchange.train, ids, round, self._states.get(ids), message)
             sound = finite([*states.values(), *replies.values()], len(ids))
-        absent = dict.fromkeys(ids[~sound].tolist(), NOT_FINITE)
-        if absent:
-            ids, states, replies = ids[sound], _rows(states, sound), _rows(replies, sound)
-        if len(ids):
-            self._states.put(ids, states)
+            absent = dict.fromkeys(ids[~sound].tolist(), NOT_FINITE)
+            if absent:
+                ids, states, replies = ids[sound], _rows(states, sound), _rows(replies, sound)
+            if len(ids):
+                self._states.put(ids, states)
         samples = gradient_samples(self._training, self._federation.train.sizes[ids])
         return Answer(ids, replies, absent, samples)
 
