@@ -141,6 +141,8 @@ def test_positive(tmp_path: Path, positive: str, expected: list[int]) -> None:
         (["yes", "NO", "yes ", "n/a"], "yes/no"),
         (["yes", "0", "no", "1"], "yes/no"),
         ([True, False, True, True], "yes/no"),
+        (["12.5%", "7 %", None, "100%"], "number"),
+        (["$1,250", "€ 7", None, "12 €"], "number"),
         (["m", "f", "m", "x"], "words"),
         (["2020-01-02", "2020-02-03", "", "2021-12-31"], "date"),
         (["31.12.2020", "01.02.2020", "", "2.3.2021"], "date"),
@@ -181,7 +183,7 @@ def test_ids_are_left_out_and_said(tmp_path: Path) -> None:
     assert roles(source) == {
         "nr": "id", "patient_id": "id", "income": "number", "x": "number", "label": "label", "site": "owner",
     }  # fmt: skip
-    assert source.table.notes[0].startswith("'nr' looks like an id (it counts the rows) and is left out")
+    assert source.table.notes[0].startswith("'nr' looks like an id or free text (it counts the rows) and is left out")
     kept = load(file, column="site", numeric=("nr",), words=("income",), drop=("x",))
     assert roles(kept) == roles(source) | {"nr": "number", "income": "words", "x": "unused"}
     alone = load(write(tmp_path / "b.csv", "\n".join(["a,label", *(f"{i},{i % 2}" for i in range(30))])))
@@ -195,6 +197,32 @@ def test_an_id_that_begins_anew_with_each_owner() -> None:
     assert find("height", pd.Series([*range(5, 35), *range(5, 35)][::-1]), owners).role == "number"
 
 
+def test_types_that_files_do_not_have() -> None:
+    frame = pd.DataFrame(
+        {
+            "whole": pd.array([1, None, 3], dtype="Int64"),
+            "took": pd.to_timedelta([60, 90, None], "s"),
+            "kind": pd.Categorical(["a", None, "b"]),
+            "answer": np.array([True, None, False], dtype=object),
+        }
+    )
+    cells = {name: clean(frame[name]) for name in frame}
+    assert {name: find(name, column).role for name, column in cells.items()} == {
+        "whole": "number", "took": "number", "kind": "words", "answer": "yes/no",
+    }  # fmt: skip
+    codes = [code(find(name, column), column) for name, column in cells.items()]
+    expected = [[1, np.nan, 3], [60, 90, np.nan], [0, np.nan, 1], [1, np.nan, 0]]
+    assert np.array_equal(codes, expected, equal_nan=True)
+
+
+def test_spellings_of_an_owner_are_one_and_said(tmp_path: Path) -> None:
+    rows = "\n".join(f"{i % 7},{i % 2},{who}" for i, who in enumerate(["North", "north ", "south"] * 5))
+    source = load(write(tmp_path / "a.csv", "x,label,site\n" + rows), column="site")
+    assert set(source.columns["site"]) == {"north", "south"}
+    assert source.table is not None
+    assert "spellings of 'site' that differ in case or blanks alone count as one owner" in source.table.notes
+
+
 def test_overrule_by_name() -> None:
     numbers = pd.Series([1, 2, 1, 3])
     assert find("x", numbers, said=Overrule(words=["x"])).values == ("1", "2", "3")
@@ -205,6 +233,7 @@ def test_overrule_by_name() -> None:
     ("values", "task", "classes"),
     [
         ([0, 1] * 20, "auto", ("0", "1")),
+        ([61, 72, 58, 66, 80, 61, 75, 59, 90, 77], "auto", ()),  # few, but hardly any twice
         (["no", "Yes", "yes ", "YES"] * 10, "auto", ("no", "yes")),
         (list(range(25)) * 12, "auto", tuple(map(str, range(25)))),  # many, but of equal size and from 0 on
         (list(range(40)), "auto", ()),

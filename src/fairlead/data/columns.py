@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from fairlead.data.files import as_numbers, as_text
+from fairlead.data.files import as_numbers, as_text, each
 
 Role = Literal["number", "words", "yes/no", "date", "id", "constant", "empty", "part", "owner", "label", "unused"]
 Codes = NDArray[np.float64]
@@ -79,7 +79,7 @@ def find(name: str, cells: pd.Series, owners: NDArray[Any] | None = None, said: 
         return _number(name, missing, "you said so")
     if not len(known):
         return Column(name, "empty", missing, "left out", "all its cells are empty")
-    if known.map(lambda v: isinstance(v, list | dict | bytes) or hasattr(v, "__array__")).any():
+    if any(isinstance(v, list | dict | bytes | np.ndarray) for v in known.head(20)):
         return Column(
             name, "unused", missing, "left out", "its cells hold lists; fairlead.data.from_tensors takes such"
         )
@@ -94,7 +94,7 @@ def find(name: str, cells: pd.Series, owners: NDArray[Any] | None = None, said: 
 
 def _of_numbers(name: str, known: pd.Series, missing: int, owners: NDArray[Any] | None) -> Column:
     values = known.to_numpy(np.float64)
-    if set(np.unique(values)) <= {0.0, 1.0}:
+    if ((values == 0) | (values == 1)).all():
         return _yes_no(name, missing, "it holds 0 and 1")
     found = _why_id(name, values, owners)
     return Column(name, "id", missing, "left out", found) if found else _number(name, missing, "numbers")
@@ -156,20 +156,19 @@ def _filled(done: str, missing: int) -> str:
 def _words(name: str, known: pd.Series, missing: int, why: str) -> Column:
     """Categories; spellings that differ in case and blanks alone are one, called by the most common spelling."""
     values = spellings(known)
-    merged = known.map(as_text).nunique() - len(values)
+    merged = each(known, as_text).nunique() - len(values)
     why += f"; {merged} more spellings that differ in case or blanks count as the same" if merged else ""
     return Column(name, "words", missing, f"one of {len(values)} categories", why, kept=True, values=values)
 
 
 def as_keys(cells: pd.Series) -> pd.Series:
     """Cells as they are compared: without case and surplus blanks, numbers as one would write them."""
-    text = cells.map(as_text) if cells.dtype.kind in "biufMO" else cells.astype("object")
-    return text.map(lambda cell: cell if cell is None or cell != cell else " ".join(str(cell).split()).casefold())
+    return each(cells, lambda cell: " ".join(str(as_text(cell)).split()).casefold())
 
 
 def spellings(known: pd.Series) -> tuple[str, ...]:
     """The different values of a column, each in its most common spelling, numbers in their order, words in theirs."""
-    text = known.map(as_text)
+    text = each(known, as_text)
     counts = pd.DataFrame({"key": as_keys(known), "text": text}).value_counts(sort=False).reset_index()
     counts = counts.sort_values(["key", "count", "text"], ascending=[True, False, False]).drop_duplicates("key")
     numbers = pd.to_numeric(counts["key"], errors="coerce")
@@ -201,14 +200,13 @@ def code(column: Column, cells: pd.Series) -> Codes:
     if column.role == "words":
         place = {key: i for i, key in enumerate(as_keys(pd.Series(column.values, dtype=object)))}
         keys = as_keys(cells)
-        found = keys.map(lambda key: np.nan if key is None or key != key else place.get(key, -1))
-        return np.asarray(found, dtype=np.float64)
+        return np.asarray(each(keys, lambda key: place.get(key, -1)), dtype=np.float64)
     if column.role == "yes/no" and cells.dtype.kind not in "biuf":
         answers = dict.fromkeys(YES, 1.0) | dict.fromkeys(NO, 0.0)
-        return np.asarray(as_keys(cells).map(lambda key: answers.get(key, np.nan)), dtype=np.float64)
+        return np.asarray(each(as_keys(cells), answers.get), dtype=np.float64)
     if column.role == "date":
         return np.asarray(_as_days(cells, "" if cells.dtype.kind == "M" else column.form), dtype=np.float64)
-    numbers = cells if cells.dtype.kind in "biuf" else as_numbers(cells.map(as_text))
+    numbers = cells if cells.dtype.kind in "biuf" else as_numbers(each(cells, as_text))
     values = np.array(numbers, dtype=np.float64)
     values[~np.isfinite(values)] = np.nan
     return values

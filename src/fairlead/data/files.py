@@ -11,12 +11,14 @@ import gzip
 import io
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from glob import glob
 from itertools import islice
 from pathlib import Path
+from typing import Any
 from zipfile import BadZipFile
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -33,6 +35,7 @@ _SPELLINGS = sorted({spelling for e in EMPTY for spelling in (e, e.upper(), e.ca
 _WHOLE, _THOUSANDS = r"[+-]?\d+", r"[+-]?[1-9]\d{0,2}"
 _POINT = re.compile(rf"(?:{_WHOLE}\.?\d*|[+-]?\.\d+)(?:[eE][+-]?\d+)?|{_THOUSANDS}(?:,\d{{3}})+(?:\.\d+)?")
 _COMMA = re.compile(rf"(?:{_WHOLE},?\d*|[+-]?,\d+)(?:[eE][+-]?\d+)?|{_THOUSANDS}(?:\.\d{{3}})+(?:,\d+)?")
+_UNIT = re.compile(r"^[$€£]\s*(?=[\d.,+-])|(?<=\d)\s*[%$€£]$")
 
 
 def table_files(data: str | Path) -> list[Path]:
@@ -229,14 +232,30 @@ def names_of(first: Sequence[str], wanted: Sequence[str] = ()) -> list[str]:
 
 def clean(values: pd.Series, comma: bool = False) -> pd.Series:
     """A column with all ways of writing nothing missing, blanks around words gone, and numbers as numbers."""
+    if values.dtype.kind == "m":
+        return values.dt.total_seconds()
+    if values.dtype.kind in "iuf" and not isinstance(values.dtype, np.dtype):  # pandas' own, with its own NA
+        return values.astype("float64")
     if values.dtype.kind not in "OUT" and not isinstance(values.dtype, pd.StringDtype):
         return values
     if any(isinstance(v, list | tuple | dict | bytes) or hasattr(v, "__array__") for v in values.dropna().head(20)):
         return values.astype(object)  # nested: nobody's number or word, and whoever uses it says so
-    text = values.astype("str").str.strip() if isinstance(values.dtype, pd.StringDtype) else values.map(as_text)
-    text = text.astype(object).where(text.notna() & ~text.astype("str").str.lower().isin(EMPTY), None)
+    text = each(values, _text_or_none)
     numbers = as_numbers(text, comma)
     return numbers if numbers.notna().sum() == text.notna().sum() > 0 else text
+
+
+def each(values: pd.Series, change: Callable[[Any], Any]) -> pd.Series:
+    """A column with every cell changed; what is in many cells is changed once, and what is missing is None."""
+    places, different = pd.factorize(values)
+    found = np.empty(len(different) + 1, dtype=object)
+    found[:-1] = [change(value) for value in different]
+    return pd.Series(found[places], index=values.index, dtype=object)
+
+
+def _text_or_none(cell: object) -> str | None:
+    text = as_text(cell)
+    return None if text is None or text.lower() in EMPTY else text
 
 
 def as_text(cell: object) -> str | None:
@@ -258,12 +277,18 @@ def as_numbers(text: pd.Series, comma: bool = False) -> pd.Series:
     >>> as_numbers(pd.Series(["1,250", "2", "x"], dtype=object)).tolist()
     [1250.0, 2.0, nan]
     """
-    known = text.dropna().astype("str")
+    places, different = pd.factorize(text)
+    found = np.append(_numbers(pd.Series(different, dtype="str"), comma).to_numpy(), np.nan)
+    return pd.Series(found[places], index=text.index)
+
+
+def _numbers(known: pd.Series, comma: bool) -> pd.Series:
+    known = known.str.replace(_UNIT, "", regex=True)
     if not known.str.contains(",", regex=False).any():
-        return pd.to_numeric(text, errors="coerce").astype("float64")
+        return pd.to_numeric(known, errors="coerce").astype("float64")
     by_point, by_comma = known.str.fullmatch(_POINT), known.str.fullmatch(_COMMA)
     if int(by_comma.sum()) + comma > int(by_point.sum()):
         known = known.where(by_comma).str.replace(".", "", regex=False).str.replace(",", ".", regex=False)
     else:
         known = known.where(by_point).str.replace(",", "", regex=False)
-    return pd.to_numeric(known, errors="coerce").astype("float64").reindex(text.index)
+    return pd.to_numeric(known, errors="coerce").astype("float64")

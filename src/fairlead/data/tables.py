@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from fairlead.core.errors import InputError, nearest, require
 from fairlead.data.columns import PARTS as PART_NAMES
 from fairlead.data.columns import Column, Overrule, as_keys, code, find, spellings
-from fairlead.data.files import OWNER, as_text, read_frame
+from fairlead.data.files import OWNER, as_text, each, read_frame
 from fairlead.data.source import Source, Table
 from fairlead.data.targets import read_target
 
@@ -52,6 +52,8 @@ def read_table(files: Sequence[Path], how: Reading | None = None) -> Source:
     require(bool(kept), f"{name} has no columns beside '{first}' to learn from" + _why_not(columns))
     answers = read_target(frame, labels, how.task, how.positive)
     codes = np.stack([code(column, frame[column.name]) for column in kept], axis=1)
+    if owner is not None and owners is not None and each(frame[owner], as_text).nunique() > len(np.unique(owners)):
+        notes.append(f"spellings of '{owner}' that differ in case or blanks alone count as one owner")
     notes += answers.notes + [_id_sentence(c) for c in columns if c.role == "id"]
     return Source(
         Path(name).stem if len(files) == 1 else name,
@@ -149,6 +151,6 @@ def _why_not(columns: Sequence[Column]) -> str:
 
 def _id_sentence(column: Column) -> str:
     return (
-        f"'{column.name}' looks like an id ({column.why}) and is left out of the features; "
+        f"'{column.name}' looks like an id or free text ({column.why}) and is left out of the features; "
         f"--numeric or --words {column.name} keeps it"
     )

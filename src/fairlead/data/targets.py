@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fairlead.core.errors import InputError, nearest, require
 from fairlead.data.columns import NO, YES, Column, as_keys, code, spellings
-from fairlead.data.files import as_numbers, as_text
+from fairlead.data.files import as_numbers, as_text, each
 
 TASKS = ("auto", "classes", "quantity")
 MANY = 20  # different whole numbers, above which they are taken for a quantity
@@ -47,7 +47,7 @@ def read_target(frame: pd.DataFrame, labels: Sequence[str], task: str = "auto", 
     cells = frame[label]
     numbers = cells.astype("float64") if cells.dtype.kind in "iuf" else None
     if numbers is None and (task == "quantity" or (task == "auto" and cells.dtype.kind == "O")):
-        found = as_numbers(cells.map(as_text))
+        found = as_numbers(each(cells, as_text))
         if task == "quantity" and bool(found.isna().any()):
             odd = as_text(cells[found.isna()].iloc[0])
             raise InputError(f"'{label}' cannot be a quantity: a row holds '{odd}'; use --task classes")
@@ -66,7 +66,7 @@ def _is_quantity(label: str, numbers: pd.Series, notes: list[str]) -> bool:
         notes.append(f"'{label}' holds fractions, so it is predicted as a quantity; --task classes overrules")
         return True
     counts = numbers.value_counts()
-    if len(counts) <= MANY:
+    if len(counts) <= min(MANY, max(5, len(numbers) / 5)):
         return False
     listed = counts.index.min() in (0, 1) and len(counts) == counts.index.max() - counts.index.min() + 1
     if listed and counts.min() >= 10 and counts.max() <= 10 * counts.min():
@@ -95,7 +95,7 @@ def _positive(label: str, cells: pd.Series, positive: str) -> Answers:
     """Two classes: what `positive` describes ('>0', 'yes', 'a|b'), and the rest."""
     compared = re.fullmatch(r"\s*(>=|<=|!=|=|>|<)\s*([+-]?[\d.]+(?:[eE][+-]?\d+)?)\s*", positive)
     if compared:
-        numbers = as_numbers(cells.map(as_text)) if cells.dtype.kind not in "biuf" else cells.astype("float64")
+        numbers = as_numbers(each(cells, as_text)) if cells.dtype.kind not in "biuf" else cells.astype("float64")
         require(bool(numbers.notna().all()), f"positive '{positive}' needs numbers, and '{label}' holds words")
         yes = _COMPARE[compared[1]](numbers, float(compared[2]))
     else:
