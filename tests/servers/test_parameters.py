@@ -109,6 +109,17 @@ def test_a_long_server_step_leaves_buffers_at_the_mean() -> None:
     assert sent["w"][0, -1].item() == 0.25
 
 
+def test_entries_may_come_to_the_stage_one_by_one() -> None:
+    """A method may average two parts of the model, each with a stage of its own."""
+    parts = {"w": LAYOUT.body, "head": LAYOUT.head}
+    stage = parameters_only(confree(), parts)
+    rows = torch.randn(2, LAYOUT.size, generator=torch.Generator().manual_seed(0))
+    for name, part in parts.items():
+        _, out = stage.update({}, {name: rows[:, part.columns]}, cohort(torch.ones(2)))
+        assert out.keys() == {name}
+        assert out[name].shape == (1, part.size)
+
+
 def test_a_model_without_buffers_passes_as_it_is() -> None:
     layout = Layout(nn.Linear(3, 2))
     rows = {"w": torch.randn(2, layout.size)}

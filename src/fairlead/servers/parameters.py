@@ -23,14 +23,15 @@ def parameters_only(stage: Server, parts: Mapping[str, Part]) -> Server:
     def without_buffers(rows: Named) -> Named:
         return {name: x[:, : first_buffer[name]] if name in first_buffer else x for name, x in rows.items()}
 
+    def buffers_of(rows: Named) -> Named:
+        return {name: x[:, first_buffer[name] :] for name, x in rows.items() if name in first_buffer}
+
     def with_buffers(rows: Named, buffers: Named) -> Named:
         return rows | {name: torch.cat([rows[name], x.expand(len(rows[name]), -1)], 1) for name, x in buffers.items()}
 
     def init(message: Named, hello: Named, clients: int) -> tuple[Named, Named]:
         state, sent = stage.init(without_buffers(message), hello, clients)
-        return state, with_buffers(
-            sent, {n: message[n][:, start:] for n, start in first_buffer.items() if n in message}
-        )
+        return state, with_buffers(sent, buffers_of(message))
 
     def update(state: Named, rows: Named, cohort: Cohort) -> tuple[Named, Named]:
         for name, x in rows.items():
@@ -41,7 +42,7 @@ def parameters_only(stage: Server, parts: Mapping[str, Part]) -> Server:
                 f"{said} about it; name there the part of the model that it is made of",
             )
         state, out = stage.update(state, without_buffers(rows), cohort)
-        means = {n: torch.tensordot(cohort.weights.to(rows[n]), rows[n][:, a:], 1) for n, a in first_buffer.items()}
+        means = {name: torch.tensordot(cohort.weights.to(x), x, 1) for name, x in buffers_of(rows).items()}
         return state, with_buffers(out, means)
 
     return Server(init, update)
