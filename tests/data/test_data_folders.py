@@ -1,6 +1,7 @@
 """Images by owner, arrays by owner and torch data sets become sources; nothing is unpickled."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -115,7 +116,7 @@ def test_quantities_of_tensors_are_standardised() -> None:
 
 def test_tokens_need_a_model_that_embeds_them() -> None:
     source = from_tensors(torch.randint(0, 9, (40, 5)), torch.arange(40) % 2)
-    settings = {"source": source, "clients": 2, "rounds": 2, "engine": "loop"}
+    settings: dict[str, Any] = {"source": source, "clients": 2, "rounds": 2, "engine": "loop"}
     with pytest.raises(InputError, match=r"pass model=function; if they are measurements, pass x\.float\(\)"):
         fairlead.compare(["fedavg"], **settings)
 
@@ -123,4 +124,4 @@ def test_tokens_need_a_model_that_embeds_them() -> None:
         return torch.nn.Sequential(torch.nn.Embedding(9, 4), torch.nn.Flatten(), torch.nn.Linear(20, classes))
 
     result = fairlead.compare(["fedavg"], model=model, **settings)
-    assert result.model("fedavg", 0)[0].weight.shape == (9, 4)
+    assert dict(result.model("fedavg", 0).named_parameters())["0.weight"].shape == (9, 4)
