@@ -43,6 +43,18 @@ def test_the_grid_grows_where_its_end_is_the_best(best: float, lr: float) -> Non
     assert len(found.tried) == 4
 
 
+def test_a_step_size_that_is_best_at_first_and_then_breaks_gives_way_to_a_smaller_one() -> None:
+    def train(lr: float, rounds: int) -> Curve:
+        steps = list(range(SMALL.every, rounds + 1, SMALL.every))
+        fast = [1 - 0.02 * r if r <= 10 else 2.0 for r in steps]  # falls quickly, then one owner's model breaks
+        slow = [1 - 0.01 * min(r, 60) for r in steps]
+        return Curve(steps, fast if lr == 0.1 else slow if lr < 0.1 else [9.0] * len(steps), stopped=rounds > 60)
+
+    found = search(train, SMALL)
+    assert (found.lr, found.round) == (0.01, 60)
+    assert found.tried[0.1] == pytest.approx(0.8)
+
+
 def test_a_method_that_still_improves_at_the_cap_says_so() -> None:
     assert search(falling(0.1, 300, []), SMALL).improving
     assert not search(falling(0.1, 80, []), SMALL).improving

@@ -14,7 +14,9 @@ training with another seed: how much luck there is in training) and `pooled` (al
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -117,12 +119,25 @@ def tune(bench: Bench, job: Job) -> tuple[Job, Choice]:
 
     def run(lr: float, rounds: int) -> Curve:
         one = trial(lr, rounds)
-        train(one, bench.tell(job.name, effort.rounds), extend=True)
+        with quiet():
+            train(one, bench.tell(job.name, effort.rounds), extend=True)
         found = {r: loss for r, loss in validation_losses(one).items() if r <= rounds}
         return Curve(list(found), list(found.values()), stopped=max(found) < rounds)
 
     choice = search(run, effort)
     return trial(choice.lr, choice.round), choice
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Without warnings of single rounds: a step size that is too large is no news while step sizes are tried."""
+    log = logging.getLogger("fairlead.rounds")
+    before = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(before)
 
 
 def decided(job: Job, choice: Choice) -> Job:

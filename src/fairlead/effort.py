@@ -115,13 +115,25 @@ def search(train: Train, effort: Effort) -> Choice:
     best = min(curves, key=lambda lr: curves[lr].loss)
     if math.isinf(curves[best].loss):
         raise DivergedError(f"training diverged at every step size ({', '.join(f'{r:g}' for r in sorted(curves))})")
-    trained = effort.trial * (len(curves) - 1)
-    curve = attempt(train, best, effort.rounds)
-    if math.isinf(curve.loss):  # it diverged later on: what the trial found still stands
-        curve = curves[best]
-    tried = {lr: curves[lr].loss for lr in sorted(curves)} | {best: curve.loss}
-    spent = trained + curve.rounds[-1]
+    longer = {lr: go_on(train, lr, curves[lr], effort) for lr in [best]}
+    # One that was best in its trial and then no longer improved may be too large: the next smaller one may overtake it.
+    while longer[best].rounds[longer[best].best] <= effort.trial:
+        smaller = max((lr for lr in curves if lr < best), default=None)
+        if smaller is None:
+            break
+        best = smaller
+        longer[best] = go_on(train, best, curves[best], effort)
+    best = min(longer, key=lambda lr: longer[lr].loss)
+    curve, every = longer[best], curves | longer
+    tried = {lr: every[lr].loss for lr in sorted(every)}
+    spent = sum(c.rounds[-1] for c in every.values())
     return Choice(best, curve.rounds[curve.best], curve.loss, tried, spent, curve.improving())
+
+
+def go_on(train: Train, lr: float, trial: Curve, effort: Effort) -> Curve:
+    """The training of a trial to its end; where it diverges later on, what the trial found still stands."""
+    curve = attempt(train, lr, effort.rounds)
+    return trial if math.isinf(curve.loss) else curve
 
 
 def attempt(train: Train, lr: float, rounds: int) -> Curve:

@@ -31,6 +31,7 @@ BINS = 10  # of the calibration error
 TINY = 1e-7  # probabilities are kept this far from 0 in the log loss: the resolution of single precision
 GROUPS = 500  # at most so many evaluations for a measure that has no expansion of its own
 BLOCK = 1_000  # rows compared with all others at a time
+FEW = 20  # rows: with fewer, one class is often most common by chance
 IMBALANCED = 0.8  # a majority class above this share says that accuracy tells little
 
 
@@ -364,7 +365,7 @@ class Choice(NamedTuple):
 def default_metric(target: Target, owners: Mapping[str, ArrayLike] | None = None) -> Choice:
     """A sensible measure for a target, from the classes of each owner's rows (train rows, so that nothing leaks).
 
-    >>> default_metric("classes", {"a": [0, 1, 0, 1], "b": [1] * 9 + [0]}).why
+    >>> default_metric("classes", {"a": [0, 1, 0, 1], "b": [1] * 27 + [0] * 3}).why
     'AUROC, because 90% of the rows of b are of one class, which accuracy would reward for saying always'
     """
     if target == "quantity":
@@ -376,7 +377,7 @@ def default_metric(target: Target, owners: Mapping[str, ArrayLike] | None = None
     shares = {}
     for owner, classes in (owners or {}).items():
         _, counts = np.unique(np.asarray(classes), return_counts=True)
-        if len(counts):
+        if counts.sum() >= FEW:
             shares[owner] = counts.max() / counts.sum()
     if not shares or max(shares.values()) <= IMBALANCED:
         return Choice(METRICS["accuracy"], "accuracy, because the target is a class and no class is rare")

@@ -329,7 +329,10 @@ def _source(tables: list[_Table], twins: dict[str, _Table]) -> str:
 def _verdict(p: OwnerPairs, t: _Table, metric: Metric, source: str, e: Evidence, c: Corrected) -> OwnerVerdict:
     found = c.lower > 0 or c.upper < 0
     plausible = metric.plausible * (1.0 if metric.unit else abs(t.scores[1]))
-    verdict = (BETTER if e.gain > 0 else WORSE) if found else NO_DIFFERENCE if c.detectable <= plausible else TOO_FEW
+    # An interval that still allows for twice as much has not shown that there is no difference.
+    narrow = max(c.upper, -c.lower) <= 2 * plausible
+    told = NO_DIFFERENCE if c.detectable <= plausible and narrow else TOO_FEW
+    verdict = (BETTER if e.gain > 0 else WORSE) if found else told
     asked = plausible if verdict == TOO_FEW else min(max(abs(e.gain), plausible / 10), plausible)
     needed = None if found else e.rows_to_find(asked, c.error)
     more = None if needed is None else max(needed - e.rows, 1)
