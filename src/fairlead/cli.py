@@ -27,7 +27,7 @@ from fairlead.core.errors import FairleadError, InputError, nearest, require
 from fairlead.data import ABOUT, PRESETS, Survey, survey
 from fairlead.identity import digest
 from fairlead.methods import METHODS, WRAPPERS
-from fairlead.report import read_summary, verdict_lines, verdict_table, write_page
+from fairlead.report import opening_lines, read_summary, verdict_lines, verdict_table, write_page
 from fairlead.servers import STAGES
 from fairlead.settings import Settings, check, protocol_of, resolve
 
@@ -326,6 +326,8 @@ def show(folder: Path) -> None:
     """The verdict on the terminal, and the page beside it."""
     summary = read_summary(folder)
     page = write_page(folder)
+    for line in opening_lines(summary):
+        console.print(escape(line), highlight=False)
     console.print(verdict_table(summary))
     for line in verdict_lines(summary):
         console.print(escape(line), highlight=False)

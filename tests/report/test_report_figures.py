@@ -4,9 +4,10 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+import pyarrow.compute as pc
 import pytest
 from PIL import Image
-from report_folders import make_summary
+from report_folders import make_folder, make_summary
 
 from fairlead import report
 
@@ -17,13 +18,32 @@ def rows(chart: Any) -> list[dict[str, Any]]:
 
 
 def test_differences_hold_every_client_in_points(summary: dict[str, Any]) -> None:
-    found = {(row["method"], row["client"]): row for row in rows(report.client_differences(summary))}
+    found = {(row["method"], row["owner"]): row for row in rows(report.client_differences(summary))}
     assert len(found) == 5 * 12
     for client in summary["methods"]["fedrep"]["clients"]:
-        row = found["fedrep", client["id"]]
-        assert row["difference"] == pytest.approx(100 * client["difference"])
+        row = found["fedrep", client["name"]]
+        assert row["gain"] == pytest.approx(100 * client["difference"])
         assert [row["low"], row["high"]] == pytest.approx([100 * end for end in client["interval"]])
         assert row["verdict"] == client["verdict"]
+
+
+def test_one_methods_panel_has_the_scale_of_all(summary: dict[str, Any]) -> None:
+    one, every = report.client_differences(summary, "ditto").to_dict(), report.client_differences(summary).to_dict()
+    scales = [chart["spec"]["layer"][0]["encoding"]["x"]["scale"] for chart in (one, every)]
+    assert scales[0] == scales[1]
+    assert {row["method"] for row in rows(report.client_differences(summary, "ditto"))} == {"ditto"}
+    assert "title" not in one
+
+
+def test_own_data_shows_the_validation_loss_as_far_as_all_folds_went(tmp_path: Path) -> None:
+    summary = make_summary(("local", "ditto"), own=True)
+    records = report.read_records(make_folder(tmp_path, summary), summary)
+    stopped = records.filter(pc.or_(pc.not_equal(records["seed"], 1), pc.less(records["round"], 40)))
+    drawn = [row for row in rows(report.curves(stopped, summary)) if "mean" in row and row["series"] == "method"]
+    assert max(row["round"] for row in drawn) == 35
+    last = [row for row in records.to_pylist() if row["method"] == "ditto" and row["round"] == 35]
+    losses = [row["loss"] for row in last if row["split"] == "validation"]
+    assert drawn[-1]["mean"] == pytest.approx(sum(losses) / len(losses))
 
 
 def test_curves_are_means_over_clients_with_the_seeds_extremes(folder: Path, summary: dict[str, Any]) -> None:
@@ -41,7 +61,7 @@ def test_curves_are_means_over_clients_with_the_seeds_extremes(folder: Path, sum
     dots = [row for row in drawn if row["panel"] == "ditto" and "dot" in row]
     assert [dot["round"] for dot in dots] == [30, 35, 40]
     assert dots[0]["dot"] == pytest.approx(means[0])
-    assert "never on test" in report.curves(records).to_dict()["title"]["subtitle"]
+    assert "never on test" in report.curves(records, summary).to_dict()["title"]["subtitle"]
 
 
 def test_figures_save_as_png_and_svg(tmp_path: Path, summary: dict[str, Any]) -> None:
@@ -53,8 +73,10 @@ def test_figures_save_as_png_and_svg(tmp_path: Path, summary: dict[str, Any]) ->
 
 
 def test_many_clients_are_drawn() -> None:
-    summary = make_summary(("local", *(f"m{i}" for i in range(12))), clients=500)
-    assert len(rows(report.client_differences(summary))) == 12 * 500
+    drawn = rows(report.client_differences(make_summary(("local", "a", "b"), clients=60, seeds=1)))
+    assert len(drawn) == 2 * 60
+    first = sorted((row["rank"], row["gain"]) for row in drawn if row["method"] == "a")
+    assert [gain for _, gain in first] == sorted(gain for _, gain in first)
 
 
 def test_tables_do_not_load_the_drawing_library() -> None:

@@ -10,6 +10,7 @@ from report_folders import make_folder, make_summary
 
 from fairlead.core.errors import RunError
 from fairlead.report import caption, headline, write_page
+from fairlead.report.tables import VERDICTS, percent
 
 
 class Tags(HTMLParser):
@@ -22,7 +23,7 @@ class Tags(HTMLParser):
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: Any) -> None:
-        if tag != "meta":
+        if tag not in ("meta", "input"):
             self.open.append(tag)
         if tag == "tr":
             self.rows.append([])
@@ -45,12 +46,14 @@ def page(written: Path) -> str:
     return written.read_text(encoding="utf-8")
 
 
-def test_page_is_whole_and_says_the_verdict(page: str, summary: dict[str, Any], written: Path) -> None:
+def test_page_is_whole_and_says_the_recommendation_first(page: str, summary: dict[str, Any], written: Path) -> None:
     tags = Tags(page)
     assert not tags.open
-    assert headline(summary) in page
+    assert (
+        page.index(headline(summary)) < page.index("<h2>Who") < page.index("<h2>How much") < page.index("<h2>How sure")
+    )
     assert caption(summary).replace("'", "&#x27;") in page
-    assert page.count("<svg") == 3
+    assert page.count("<figure") == 5  # a curve per method
     for said in ("R-Acc", "Positive transfer ratio", "vectorised", "2.13.0", "30, 35, 40"):
         assert said in page
     for name in ("differences", "curves"):
@@ -58,16 +61,48 @@ def test_page_is_whole_and_says_the_verdict(page: str, summary: dict[str, Any], 
             image.verify()
 
 
-def test_every_worse_off_client_is_told_in_words(page: str, summary: dict[str, Any]) -> None:
-    told = [row for row in Tags(page).rows if "worse off" in row[-1]]
-    lost = [
-        (str(client["id"]), "surely" if client["verdict"] == "hurt" else "perhaps")
-        for name, entry in summary["methods"].items()
-        for client in entry["clients"]
-        if name != "local" and client["id"] in entry["worse"]
-    ]
-    assert [(row[0], row[-1].split(", ")[-1]) for row in told] == lost
-    assert lost
+def test_every_owner_is_told_what_to_do_and_why(page: str, summary: dict[str, Any]) -> None:
+    rows = Tags(page).rows
+    for one in summary["findings"]["recommendation"]["owners"]:
+        told = f"join with {one['method']}" if one["action"] == "join" else one["action"]
+        assert [one["owner"], told, one["why"]] in rows
+
+
+def test_every_verdict_stands_in_its_words_with_gain_interval_and_reason(page: str, summary: dict[str, Any]) -> None:
+    found = [row for row in Tags(page).rows if row[1:2] and row[1] in VERDICTS]
+    judged = [v for way in summary["findings"]["ways"] for v in way["verdicts"]]
+    assert [(row[0], row[1]) for row in found] == [(v["owner"], v["verdict"]) for v in judged]
+    assert {v["verdict"] for v in judged} >= {"better", "worse", "too few rows to tell"}
+    for row, v in zip(found, judged, strict=True):
+        assert row[2].replace("−", "-") == percent(v["gain"], "+")
+    assert page.count("<svg class='span' viewBox='0 0") == len(judged)
+
+
+def test_own_data_shows_its_company_the_search_and_the_notes(tmp_path: Path) -> None:
+    summary = make_summary(("local", "ditto"), own=True)
+    note = "still improving after 60 rounds: a longer training may change the verdict"
+    ditto = next(way for way in summary["findings"]["ways"] if way["name"] == "ditto")
+    ditto["notes"] = ["step size 0.1, 60 rounds", note]
+    summary["data"]["notes"] = ["owner 0 has 6 rows"]
+    page = write_page(make_folder(tmp_path, summary)).read_text(encoding="utf-8")
+    rows = Tags(page).rows
+    assert ["ditto", "0", "0.03: 0.31, 0.1: 0.25", "0.1", "30", "0.25", "no"] in rows
+    assert {row[0] for row in rows if row} >= {"local *", "majority", "ditto †", "pooled"}
+    assert f"<li>ditto: {note}.</li>" in page
+    assert "<h2>The data</h2><p>Data: owner 0 has 6 rows.</p>" in page
+    assert "R-Acc" not in page
+
+
+def test_few_owners_are_named_and_many_are_counted_sorted_and_filtered(page: str, tmp_path: Path) -> None:
+    many = make_summary(("local", "ditto"), clients=60, seeds=1)
+    text = write_page(make_folder(tmp_path, many)).read_text(encoding="utf-8")
+    assert "type='search'" in text
+    assert "<details open>" not in text
+    assert "All owners, sorted by gain" in text
+    assert any(row[0] == "Recommendation" and row[1] == "Owners" for row in Tags(text).rows if len(row) > 1)
+    assert "type='search'" not in page
+    assert any("owner 11" in cell for row in Tags(page).rows if row[:1] == ["fedavg"] for cell in row)
+    assert "owest 5%" not in page + text
 
 
 def test_page_loads_nothing(page: str) -> None:
@@ -86,12 +121,16 @@ def test_names_are_escaped(tmp_path: Path) -> None:
     summary = make_summary(("local", "<em>&'x'"))
     summary["scenario"]["name"] = "</title><script>alert(1)</script>"
     summary["settings"]["note"] = "<i>"
-    summary["methods"]["<em>&'x'"]["clients"][0]["id"] = "<u>"
-    summary["methods"]["<em>&'x'"]["worse"] = ["<u>"]
+    found = summary["findings"]
+    found["owners"][0] = found["recommendation"]["owners"][0]["owner"] = "'><u>"
+    found["ways"][1]["verdicts"][0] |= {"owner": "'><u>", "why": "<u>"}
+    found["ways"][1]["notes"], summary["data"]["notes"] = ["<u>"], ["<u>"]
+    found["why_bar"] = found["recommendation"]["federation"]["why"] = "<u>"
     page = write_page(make_folder(tmp_path, summary)).read_text(encoding="utf-8")
     for raw in ("<em>", "<script>alert", "<i>", "<u>"):
         assert raw not in page
     assert "&lt;u&gt;" in page
+    assert "data-owner=''" not in page
 
 
 def test_the_control_alone_makes_a_page(tmp_path: Path) -> None:
@@ -100,16 +139,21 @@ def test_the_control_alone_makes_a_page(tmp_path: Path) -> None:
 
 
 def test_what_is_not_known_is_a_dash(tmp_path: Path, summary: dict[str, Any]) -> None:
-    summary["settings"]["level"] = 0.95
-    summary["methods"]["ditto"] |= {"low5": None, "samples_per_second": None, "bytes_up": None}
-    empty = {"n_test": 0, "accuracy": float("nan"), "difference": None, "interval": [-1.0, 1.0], "verdict": "unclear"}
-    summary["methods"]["fedora"]["clients"][0] |= empty
+    summary["methods"]["ditto"] |= {"bytes_up": None}
+    fedora = next(way for way in summary["findings"]["ways"] if way["name"] == "fedora")
+    del fedora["verdicts"][0]
+    fedora["scores"][0] = None
+    unknown = dict.fromkeys(("gain", "lower", "upper", "method_score", "control_score"))
+    fedora["verdicts"][0] |= unknown | {"verdict": "too few rows to tell", "why": "Not judged: no value."}
+    fedora["verdicts"][1]["upper"] = None
     rows = Tags(write_page(make_folder(tmp_path, summary)).read_text(encoding="utf-8")).rows
-    row = next(row for row in rows if row[0] == "ditto")
-    assert [row[4], row[7], row[10]] == ["–", "–", "–"]
-    (row,) = [row for row in rows if row[-1] == "not known"]
-    assert row[4:] == ["–", "–", "−100.0 to +100.0", "not known"]
-    assert any("95% interval, points" in row for row in rows)
+    row = next(row for row in rows if row and row[0] == "ditto")
+    assert row[-3] == "–"
+    (row,) = [row for row in rows if row[1:2] == ["not judged"]]
+    assert (row[0], row[2], row[3], row[5], row[6]) == ("owner 0", "–", "–", "–", "No test rows.")
+    (row,) = [row for row in rows if "Not judged: no value." in row]
+    assert row[:4] == ["owner 1", "too few rows to tell", "–", "–"]
+    assert any("95% interval" in row for row in rows)
 
 
 def test_a_folder_without_summary_is_refused(tmp_path: Path) -> None:
@@ -129,6 +173,10 @@ def test_a_folder_without_summary_is_refused(tmp_path: Path) -> None:
         (lambda s: s["methods"]["ditto"].update(round={}), "'ditto' has round"),
         (lambda s: s["methods"]["ditto"].update(worse=[99]), "calls ['99'] worse off"),
         (lambda s: s["methods"]["ditto"]["clients"][0].update(interval=[1]), "'ditto' has the client"),
+        (lambda s: s.pop("findings"), "'findings' is missing"),
+        (lambda s: s["findings"].update(bar="nobody"), "the bar 'nobody' is not among the ways to train"),
+        (lambda s: s["findings"].pop("recommendation"), "findings.recommendation is missing"),
+        (lambda s: s["findings"]["ways"][0].pop("scores"), "findings.ways has a misshapen entry"),
     ],
 )
 def test_a_damaged_summary_is_refused(tmp_path: Path, summary: dict[str, Any], change: Any, said: str) -> None:

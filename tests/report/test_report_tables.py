@@ -1,11 +1,15 @@
+from collections import Counter
 from io import StringIO
 from typing import Any
 
 import pytest
-from report_folders import METHODS, make_summary
+from report_folders import METHODS, draw_answers, make_summary
 from rich.console import Console
 
-from fairlead.report import caption, headline, latex_table, markdown_table, verdict_lines, verdict_table
+from fairlead.findings import Answers, Way, find
+from fairlead.metrics import METRICS
+from fairlead.report import caption, headline, latex_table, markdown_table, opening_lines, verdict_lines, verdict_table
+from fairlead.report.tables import VERDICTS, counts, lowest, rows, told_counts
 
 
 def shown(summary: dict[str, Any], width: int = 100) -> str:
@@ -14,13 +18,16 @@ def shown(summary: dict[str, Any], width: int = 100) -> str:
     return out.getvalue()
 
 
-def numbers(entry: dict[str, Any]) -> list[str]:
-    accuracy = f"{100 * entry['accuracy']:.1f} ± 0.4"
-    shares = [
-        f"{100 * entry['r_accuracy']:+.1f}",
-        *(f"{100 * entry[key]:.1f}" for key in ("ptr", "low5", "top5", "std")),
-    ]
-    return [accuracy, *shares, f"{entry['bytes_up'] / 1e6:.0f}", f"{len(entry['worse'])}/12"]
+def found(summary: dict[str, Any], name: str) -> dict[str, Any]:
+    return next(way for way in summary["findings"]["ways"] if way["name"] == name)
+
+
+def numbers(summary: dict[str, Any], name: str) -> list[str]:
+    entry, way = summary["methods"][name], found(summary, name)
+    tally = Counter(v["verdict"] for v in way["verdicts"])
+    ptr = f"{100 * way['ptr']['share']:.0f} ({100 * way['ptr']['expected']:.0f})"
+    told = [f"{100 * entry['accuracy']:.1f} ± 0.4", f"{100 * way['gain']:+.1f}", f"{100 * way['lowest']:.1f}"]
+    return [*told, *(str(tally[word]) for word in VERDICTS), ptr, f"{entry['bytes_up'] / 1e6:.0f}"]
 
 
 def test_table_fits_100_columns_and_carries_the_numbers(summary: dict[str, Any]) -> None:
@@ -28,14 +35,27 @@ def test_table_fits_100_columns_and_carries_the_numbers(summary: dict[str, Any])
     assert max(map(len, lines)) <= 100
     for name in METHODS[1:]:
         (line,) = [line for line in lines if line.split(" ")[0] == name]
-        for number in numbers(summary["methods"][name]):
-            assert number in line
+        at = 0
+        for number in numbers(summary, name):
+            at = line.index(number, at) + len(number)
+
+
+def test_ways_are_grouped_and_the_bar_is_marked() -> None:
+    first = [line.split("  ")[0].strip() for line in shown(make_summary(("local", "ditto"), own=True)).splitlines()[3:]]
+    assert first == ["alone:", "local *", "majority", "together:", "ditto", "in one place:", "pooled"]
 
 
 def test_a_narrow_terminal_cuts_no_number(summary: dict[str, Any]) -> None:
     text = shown(summary, width=90)
     assert "…" not in text
-    assert numbers(summary["methods"]["fedora"])[0] in text
+    assert numbers(summary, "fedora")[0] in text
+
+
+def test_relative_accuracy_is_shown_for_published_protocols_where_it_fits() -> None:
+    assert "R-Acc" in shown(make_summary(("local", "ditto"), seeds=1))
+    assert "R-Acc" not in shown(make_summary(seeds=3))
+    assert "R-Acc" not in shown(make_summary(("local", "ditto"), own=True))
+    assert "R-Acc" in markdown_table(make_summary(seeds=3))
 
 
 def test_a_method_named_like_markup_is_shown_as_it_is() -> None:
@@ -47,41 +67,58 @@ def test_markdown_and_latex_carry_the_numbers(summary: dict[str, Any], render: A
     text = render(summary).replace(r" $\pm$ ", " ± ")
     for name in METHODS[1:]:
         (line,) = [line for line in text.splitlines() if name in line.replace("|", "").split()[:1]]
-        for number in numbers(summary["methods"][name]):
+        for number in numbers(summary, name):
             assert number in line
     assert caption(summary) in render(summary)
 
 
-def test_markdown_and_latex_escape_names() -> None:
+def test_markdown_and_latex_escape_names_and_marks() -> None:
     summary = make_summary(("local", "a|b_c&d"))
     assert "| a\\|b_c&d |" in markdown_table(summary)
+    assert "| local \\* |" in markdown_table(summary)
     assert r"a|b\_c\&d &" in latex_table(summary)
 
 
-def client(k: int, difference: float, half: float) -> dict[str, Any]:
-    interval = [difference - half, difference + half]
-    sizes = {"n_train": 90, "n_test": 30}
-    return {"id": k, "difference": difference, "interval": interval, "accuracy": 0.7, "local_accuracy": 0.7} | sizes
+def test_counts_are_of_the_four_verdict_words(summary: dict[str, Any]) -> None:
+    assert counts(found(summary, "fedora")) == dict(zip(VERDICTS, (11, 0, 0, 1), strict=True))
+    assert told_counts(found(summary, "fedora")) == "11 better, 1 too few rows to tell"
+    assert told_counts(found(summary, "local")) == "the bar"
+    assert lowest(summary, found(summary, "fedavg")) == "owner 11"
 
 
-def test_sentences_name_the_worse_off_and_mark_the_sure_ones(summary: dict[str, Any]) -> None:
-    clients = [client(0, -0.003, 0.01), client(1, 0.05, 0.01), client(2, -0.042, 0.01), client(3, -0.0002, 0.01)]
-    summary["methods"]["ditto"] |= {"clients": clients, "worse": [0, 2, 3]}
+def test_the_opening_says_what_verdicts_are_about_and_what_is_odd_about_the_data() -> None:
+    summary = make_summary(own=True)
+    basis = (
+        "Verdicts are about accuracy, because the target is a class and no class is rare; "
+        "the bar is the network alone, which was the best alone on validation rows."
+    )
+    assert opening_lines(summary) == [basis]
+    summary["data"]["notes"] = ["owner 0 has 3 rows", "'id' looks like a number for each row."]
+    assert opening_lines(summary) == ["Data: owner 0 has 3 rows; 'id' looks like a number for each row.", basis]
+
+
+def test_a_method_that_still_improved_is_marked_and_told(summary: dict[str, Any]) -> None:
+    assert "†" not in shown(summary) + "".join(verdict_lines(summary))
+    note = "still improving after 60 rounds: a longer training may change the verdict"
+    found(summary, "ditto")["notes"] = ["step size 0.1, 60 rounds", note]
+    assert [row.cells[0] for row in rows(summary) if "†" in row.cells[0]] == ["ditto †"]
+    assert f"†: ditto was {note}." in verdict_lines(summary)
+    assert r"ditto \dag{}" in latex_table(summary)
+
+
+def test_the_recommendation_is_given_to_every_owner_or_counted(summary: dict[str, Any]) -> None:
+    advice = summary["findings"]["recommendation"]
     lines = verdict_lines(summary)
-    assert (
-        "ditto: 3 of 4 clients are worse off than alone, in points: "
-        "surely client 2 by 4.2; perhaps client 0 by 0.3, client 3 by less than 0.1."
-    ) in lines
-    assert "fedora: nobody is worse off than alone." in lines
-    assert not any(line.startswith("local:") for line in lines)
-    assert lines[-1] == caption(summary)
-
-
-def test_long_lists_are_cut_but_counted(summary: dict[str, Any]) -> None:
-    clients = [client(k, -0.01 * (k + 1), 0.001) for k in range(5)]
-    summary["methods"]["ditto"] |= {"clients": clients, "worse": [0, 1, 2, 3, 4]}
-    (line,) = [line for line in verdict_lines(summary, most=2) if line.startswith("ditto")]
-    assert line.endswith("surely client 4 by 5.0, client 3 by 4.0; 3 more, 3 of them surely, by at most 3.0.")
+    start = lines.index("Recommendation:")
+    assert lines[start + 1 :] == [
+        *(f"  {one['owner']}: {one['why']}" for one in advice["owners"]),
+        f"  the federation: {advice['federation']['why']}",
+    ]
+    counted = verdict_lines(summary, most=11)
+    expected = Counter(
+        f"join with {one['method']}" if one["action"] == "join" else one["action"] for one in advice["owners"]
+    )
+    assert set(counted[start + 1 : -1]) == {f"  {what}: {n} of 12 owners" for what, n in expected.items()}
 
 
 def test_caption_says_model_round_rule_and_average(summary: dict[str, Any]) -> None:
@@ -95,21 +132,46 @@ def test_caption_says_model_round_rule_and_average(summary: dict[str, Any]) -> N
     )
 
 
+def test_caption_of_own_data_speaks_of_folds() -> None:
+    said = caption(make_summary(own=True, seeds=3))
+    assert "at the number of rounds with the lowest validation loss" in said
+    assert said.endswith("every row tested once in 3 folds.")
+    assert caption(make_summary(own=True, seeds=1)).endswith("one division into train and test rows.")
+
+
 def test_one_seed_shows_no_spread() -> None:
     summary = make_summary(seeds=1)
     assert "±" not in markdown_table(summary)
     assert caption(summary).endswith("one seed.")
 
 
-def test_headline_follows_the_verdict(summary: dict[str, Any]) -> None:
-    alone, best = (f"{100 * summary['methods'][name]['accuracy']:.1f}%" for name in ("local", "fedora"))
-    assert headline(summary) == (
-        "1 of 5 methods leaves nobody worse off than alone. "
-        f"With fedora, mean accuracy goes from {alone} alone to {best}."
-    )
-    summary["methods"]["fedora"] |= {"clients": [client(0, -0.02, 0.01), client(1, 0.02, 0.01)], "worse": [0]}
-    assert headline(summary) == (
-        "Every method leaves somebody worse off than alone. The fewest are with fedora: "
-        "1 of 2 clients is worse off than alone, 1 of them surely."
-    )
+def test_headline_is_the_recommendation(summary: dict[str, Any]) -> None:
+    assert headline(summary).startswith("With fedora 11 of 12 owners are better off than alone and none was found")
+    assert headline(summary) == summary["findings"]["recommendation"]["federation"]["why"]
     assert headline(make_summary(("local",))) == "Only local was run; there is nothing to compare it with."
+
+
+def test_nothing_says_that_nobody_is_worse_off_where_nothing_was_learned() -> None:
+    summary = make_summary(("local", "coin"), seeds=1)
+    same = draw_answers(12, 0.5)
+    ways = [Way("local", "local", "alone", same, []), Way("coin", "coin", "method", same, [])]
+    summary["findings"] = find(ways, summary["findings"]["owners"], METRICS["accuracy"], "accuracy").to_json()
+    text = " ".join([headline(summary), shown(summary), *opening_lines(summary), *verdict_lines(summary)])
+    assert "nobody" not in text
+    assert "none was found worse off" not in text
+
+
+def test_a_quantity_is_shown_in_its_own_unit_and_lower_is_better() -> None:
+    summary = make_summary(("local", "ditto"), clients=2, seeds=1, own=True)
+
+    def off(by: float) -> list[Answers]:
+        y = [1000.0 + 10 * (k + 1) * (-1.0) ** draw_answers(2, 1.0)[0].rows[k] for k in range(2)]
+        return [Answers(draw_answers(2, 1.0)[0].rows, y, [t + by for t in y], validation=by)]
+
+    ways = [Way("local", "the network alone", "alone", off(4.0), []), Way("ditto", "ditto", "method", off(1.5), [])]
+    owners = summary["findings"]["owners"]
+    summary["findings"] = find(ways, owners, METRICS["rmse"], "RMSE, because the target is a quantity").to_json()
+    summary["methods"]["local"]["accuracy"], summary["methods"]["ditto"]["accuracy"] = 4.0, 1.5
+    assert "| ditto | 1.5 | +2.5 |" in markdown_table(summary)
+    assert "RMSE (lower is better)" in markdown_table(summary)
+    assert "is better)" in shown(summary)

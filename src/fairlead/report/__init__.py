@@ -13,6 +13,7 @@ from fairlead.report.tables import (
     headline,
     latex_table,
     markdown_table,
+    opening_lines,
     verdict_lines,
     verdict_table,
 )
@@ -29,6 +30,7 @@ __all__ = [
     "headline",
     "latex_table",
     "markdown_table",
+    "opening_lines",
     "read_records",
     "read_summary",
     "save_png",

@@ -1,6 +1,7 @@
-"""The verdict in pictures: who gains, how training went, and each client with and without the others.
+"""The verdict in pictures: who gains, how training went, and each owner with and without the others.
 
-The colours are told apart by colour-blind readers, and every colour comes with a shape or a dash of its own.
+The colours are told apart by colour-blind readers, and every colour comes with a shape or a dash of its own. Each
+figure has a panel per method, or is one method's panel alone, without title and legend, for the page.
 """
 
 from __future__ import annotations
@@ -12,82 +13,98 @@ from typing import TYPE_CHECKING, Any
 import altair as alt
 
 from fairlead.report.read import Summary
-from fairlead.report.tables import others
+from fairlead.report.tables import VERDICTS, measure, published, ways
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 INK = "#333333"  # text and grid; the page swaps it for the reader's own text colour
-VERDICTS = ["helped", "unclear", "hurt"]
-COLOURS = ["#0072b2", "#8a8a8a", "#d55e00"]
-SHAPES = ["triangle-up", "circle", "triangle-down"]
-BLUE, GREY = COLOURS[:2]
+COLOURS = ["#0072b2", "#d55e00", "#8a8a8a", "#b8920a"]  # by verdict, in the order of VERDICTS
+SHAPES = ["triangle-up", "triangle-down", "circle", "diamond"]
+BLUE, GREY = COLOURS[0], COLOURS[2]
+FEW = 20  # up to so many owners are named; more are sorted by their gain
+SINGLE = 330  # points, the width of a panel that stands alone
 
 
-def client_differences(summary: Summary) -> alt.FacetChart:
-    """Each client's gain over training alone, in points, with its interval; a panel per method."""
-    data, names = _clients(summary), list(others(summary))
+def client_differences(summary: Summary, method: str | None = None) -> alt.FacetChart:
+    """Each owner's gain over the bar with its interval; many owners are sorted by their gain."""
+    rows = _owners(summary)
+    data, names = _of(rows, method)
     columns, width = _grid(len(names))
-    step = max(3, min(15, 380 // max(1, len({row["client"] for row in data}))))
-    gain: dict[str, Any] = {"title": "gain over alone, points", "axis": alt.Axis(tickCount=5, grid=True)}
-    client = alt.Y("client:O", sort=None, title="client", axis=alt.Axis(labelOverlap=True, grid=False, ticks=False))
+    few = len(summary["findings"]["owners"]) <= FEW
+    ends = [row[key] for row in rows for key in ("low", "high", "gain") if row[key] is not None] or [-1.0, 1.0]
+    scale = alt.Scale(domain=[min(0.0, *ends), max(0.0, *ends)], nice=True)
+    gain: dict[str, Any] = {"title": f"gain over the bar{measure(summary).unit}", "scale": scale}
+    gain |= {"axis": alt.Axis(tickCount=5, grid=True)}
+    if few:
+        owner = alt.Y("owner:O", sort=None, title=None, axis=alt.Axis(grid=False, ticks=False))
+    else:
+        owner = alt.Y("rank:Q", title="owners, sorted by gain", axis=alt.Axis(labels=False, grid=False, ticks=False))
     line = _guide("method").encode(x=alt.XDatum(0, **gain))
-    spans = alt.Chart().mark_rule(strokeWidth=2, opacity=0.55).encode(alt.X("low:Q", **gain), client, x2="high:Q")
-    points = alt.Chart().mark_point(filled=True, size=45, opacity=1)
-    points = points.encode(alt.X("difference:Q", **gain), client, shape=_by_verdict(alt.Shape, SHAPES))
-    coloured = [layer.encode(color=_by_verdict(alt.Color, COLOURS)) for layer in (spans, points)]
-    panels = alt.layer(line, *coloured).properties(width=width, height=alt.Step(step))
-    said = "points of test accuracy, with the interval; left of the dashed line the client is worse off than alone"
-    return _facet(panels, data, names, columns, "method", ["Gain over training alone, client by client", said])
+    spans = alt.Chart().mark_rule(strokeWidth=2 if few else 1, opacity=0.55 if few else 0.3)
+    spans = spans.encode(alt.X("low:Q", **gain), owner, x2="high:Q")
+    points = alt.Chart().mark_point(filled=True, size=45 if few else 18, opacity=1)
+    points = points.encode(alt.X("gain:Q", **gain), owner, shape=_by_verdict(alt.Shape, SHAPES, method))
+    coloured = [layer.encode(color=_by_verdict(alt.Color, COLOURS, method)) for layer in (spans, points)]
+    height: Any = alt.Step(16) if few else 320
+    panels = alt.layer(line, *coloured).properties(width=SINGLE if method else width, height=height)
+    said = "with the interval; left of the dashed line the owner is worse off than with the best alone"
+    return _facet(panels, data, names, columns, "method", None if method else ["Gain, owner by owner", said])
 
 
-def scatter(summary: Summary) -> alt.FacetChart:
-    """Each client's accuracy alone against its accuracy with the method; below the diagonal it loses."""
-    data, names = _clients(summary), list(others(summary))
+def scatter(summary: Summary, method: str | None = None) -> alt.FacetChart:
+    """Each owner's score with the bar against its score with the method; off the diagonal they differ."""
+    rows = _owners(summary)
+    data, names = _of(rows, method)
     columns, width = _grid(len(names))
-    seen = [row[key] for row in data for key in ("alone", "together") if row[key] is not None] or [0.0, 100.0]
-    margin = max(1.0, (max(seen) - min(seen)) / 20)
+    seen = [row[key] for row in rows for key in ("alone", "together") if row[key] is not None] or [0.0, 100.0]
+    margin = (max(seen) - min(seen)) / 20 or 1.0
     ends = [min(seen) - margin, max(seen) + margin]
     scale, axis = alt.Scale(domain=ends, nice=False, zero=False), alt.Axis(tickCount=5, grid=True)
-    across: dict[str, Any] = {"title": "accuracy alone, %", "scale": scale, "axis": axis}
-    up: dict[str, Any] = {"title": "with the method, %", "scale": scale, "axis": axis}
+    heading = measure(summary).heading
+    across: dict[str, Any] = {"title": f"bar: {heading}", "scale": scale, "axis": axis}
+    up: dict[str, Any] = {"title": "with the method", "scale": scale, "axis": axis}
     line = _guide("method").encode(
         alt.XDatum(ends[0], **across), alt.YDatum(ends[0], **up), x2=alt.datum(ends[1]), y2=alt.datum(ends[1])
     )
     points = alt.Chart().mark_point(filled=True, size=45, opacity=0.85)
     points = points.encode(alt.X("alone:Q", **across), alt.Y("together:Q", **up))
-    points = points.encode(color=_by_verdict(alt.Color, COLOURS), shape=_by_verdict(alt.Shape, SHAPES))
+    points = points.encode(color=_by_verdict(alt.Color, COLOURS, method), shape=_by_verdict(alt.Shape, SHAPES, method))
     side = min(width, 320)
     panels = alt.layer(line, points).properties(width=side, height=side)
-    said = "a mark per client, test accuracy; below the dashed line the client is worse off than alone"
-    return _facet(panels, data, names, columns, "method", ["Each client alone and together", said])
+    worse = "below" if measure(summary).higher else "above"
+    said = f"a mark per owner; {worse} the dashed line the owner is worse off than with the best alone"
+    return _facet(panels, data, names, columns, "method", None if method else ["Each owner alone and together", said])
 
 
-def curves(records: pa.Table, summary: Summary | None = None) -> alt.FacetChart:
-    """Mean test accuracy by round, the band from the lowest to the highest seed, the control in every panel.
+def curves(records: pa.Table, summary: Summary, method: str | None = None) -> alt.FacetChart:
+    """How training went, round by round, with the control in every panel and a dot at each run's chosen round.
 
-    `records` are the runs' records with the columns `method` and `seed`. With the summary, a dot marks each seed's
-    reported round. Test accuracy is drawn, never used to choose a round.
+    For a published protocol the mean test accuracy, which is drawn and never used to choose; on own data the validation
+    loss, by which the rounds were chosen. The band goes from the lowest to the highest run; both are drawn as far as
+    all runs went. `records` are the runs' records with the columns `method` and `seed`.
     """
-    control = summary["control"] if summary else "local"
-    rounds = _rounds(records)
-    names = list(dict.fromkeys(row["method"] for row in rounds if row["method"] != control)) or [control]
-    plain = [{key: value for key, value in row.items() if key != "seeds"} for row in rounds]
+    control, seen = summary["control"], published(summary)
+    rounds = _rounds(records, ("test", "accuracy") if seen else ("validation", "loss"))
+    every = list(dict.fromkeys(row["method"] for row in rounds if row["method"] != control)) or [control]
+    names = [method] if method else every
+    runs = {name: len(entry["runs"]) for name, entry in summary["methods"].items()}
+    # A mean is drawn as far as all runs went: where one has stopped, it would jump.
+    whole = [row for row in rounds if len(row["seeds"]) == runs[row["method"]]]
+    plain = [{key: value for key, value in row.items() if key != "seeds"} for row in whole]
     data = [row | {"panel": row["method"], "series": "method"} for row in plain if row["method"] in names]
     if names != [control]:
         alone = [row for row in plain if row["method"] == control]
         data += [row | {"panel": name, "series": control} for name in names for row in alone]
-    said = "band: lowest to highest seed; rounds are chosen on validation accuracy or fixed beforehand, never on test"
-    if summary:
-        data += _reported(rounds, summary, names)
-        said = f"{said}; dots: the rounds reported, one per seed"
+    data += _reported(rounds, summary, names)
     legend: dict[str, Any] = {"title": None, "legend": alt.Legend(symbolType="stroke", symbolStrokeWidth=2)}
     colour = alt.Color("series:N", scale=alt.Scale(domain=["method", control], range=[BLUE, GREY]), **legend)
     dashes = alt.Scale(domain=["method", control], range=[[1, 0], [5, 3]])
     x = alt.X("round:Q", title="round", axis=alt.Axis(tickCount=5, grid=True))
+    ends = [row[key] for row in rounds for key in ("low", "high")] or [0.0, 1.0]
     up: dict[str, Any] = {
-        "title": "accuracy, %",
-        "scale": alt.Scale(zero=False),
+        "title": "test accuracy, %" if seen else "validation loss",
+        "scale": alt.Scale(zero=False, domain=[min(ends), max(ends)], nice=True),
         "axis": alt.Axis(tickCount=5, grid=True),
     }
     drawn = alt.Chart().transform_filter("isValid(datum.mean)")
@@ -97,8 +114,10 @@ def curves(records: pa.Table, summary: Summary | None = None) -> alt.FacetChart:
     dots = alt.Chart().transform_filter("isValid(datum.dot)").mark_point(filled=True, size=40, opacity=1)
     dots = dots.encode(x, alt.Y("dot:Q", **up), color=colour)
     columns, width = _grid(len(names))
-    panels = alt.layer(band, line, dots).properties(width=width, height=150)
-    return _facet(panels, data, names, columns, "panel", ["Mean test accuracy by round", said])
+    panels = alt.layer(band, line, dots).properties(width=SINGLE if method else width, height=150)
+    what = "Mean test accuracy by round" if seen else "Validation loss by round"
+    said = f"band: lowest to highest {'seed' if seen else 'fold'}; dots: the rounds chosen, never on test rows"
+    return _facet(panels, data, names, columns, "panel", None if method else [what, said])
 
 
 def save_png(chart: alt.FacetChart, path: Path, scale: float = 2) -> Path:
@@ -113,31 +132,41 @@ def save_svg(chart: alt.FacetChart, path: Path) -> Path:
     return Path(path)
 
 
-def _clients(summary: Summary) -> list[dict[str, Any]]:
-    """A row per method and client, in percent; what is not known, like the interval of an empty test set, is None."""
+def _owners(summary: Summary) -> list[dict[str, Any]]:
+    """A row per method and owner; what is not known, like a bound of an interval, is None."""
+    scale = 100 if measure(summary).points else 1
     found = []
-    for name, entry in others(summary).items():
-        for client in entry["clients"]:
-            low, high = (client.get("interval") if client["n_test"] else None) or (None, None)
-            shares = {"alone": client["local_accuracy"], "together": client["accuracy"], "low": low, "high": high}
-            shares["difference"] = client["difference"]
-            points = {key: 100 * x if x is not None and math.isfinite(x) else None for key, x in shares.items()}
-            verdict = client.get("verdict", "unclear")
-            found.append({"method": name, "client": client.get("name", client["id"]), "verdict": verdict} | points)
+    for way in ways(summary, "method"):
+        order = sorted(way["verdicts"], key=lambda v: (v["gain"] is None, v["gain"] or 0.0))
+        ranks = {v["owner"]: rank for rank, v in enumerate(order)}
+        for v in way["verdicts"]:
+            known = {"alone": v["control_score"], "together": v["method_score"], "gain": v["gain"]}
+            known |= {"low": v["lower"], "high": v["upper"]}
+            told = {key: scale * x if x is not None and math.isfinite(x) else None for key, x in known.items()}
+            rank = ranks[v["owner"]]
+            found.append({"method": way["name"], "owner": v["owner"], "rank": rank, "verdict": v["verdict"]} | told)
     return found
 
 
-def _rounds(records: pa.Table) -> list[dict[str, Any]]:
-    """Mean, lowest and highest seed per method and round, over the clients' test accuracy, in percent."""
+def _of(rows: list[dict[str, Any]], method: str | None) -> tuple[list[dict[str, Any]], list[str]]:
+    """The rows of one method or of all, and the methods' names."""
+    names = [method] if method else list(dict.fromkeys(row["method"] for row in rows))
+    return [row for row in rows if row["method"] in names], names
+
+
+def _rounds(records: pa.Table, what: tuple[str, str]) -> list[dict[str, Any]]:
+    """Mean, lowest and highest seed per method and round, over the clients; accuracies in percent."""
     import pyarrow.compute as pc
 
-    kept = records.filter(pc.and_(pc.equal(records["split"], "test"), pc.is_finite(records["accuracy"])))
-    means = kept.group_by(["method", "model", "seed", "round"]).aggregate([("accuracy", "mean")]).to_pylist()
+    split, column = what
+    scale = 100 if column == "accuracy" else 1
+    kept = records.filter(pc.and_(pc.equal(records["split"], split), pc.is_finite(records[column])))
+    means = kept.group_by(["method", "model", "seed", "round"]).aggregate([(column, "mean")]).to_pylist()
     personal = {row["method"] for row in means if row["model"] == "personal"}
     found: dict[tuple[str, int], dict[int, float]] = {}
     for row in means:
         if row["model"] == "personal" or row["method"] not in personal:
-            found.setdefault((row["method"], row["round"]), {})[row["seed"]] = 100 * row["accuracy_mean"]
+            found.setdefault((row["method"], row["round"]), {})[row["seed"]] = scale * row[f"{column}_mean"]
     return [
         {"method": method, "round": number, "seeds": seeds, "mean": sum(seeds.values()) / len(seeds)}
         | {"low": min(seeds.values()), "high": max(seeds.values())}
@@ -156,8 +185,9 @@ def _reported(rounds: list[dict[str, Any]], summary: Summary, names: list[str]) 
     ]
 
 
-def _by_verdict(channel: Any, marks: list[str]) -> Any:
-    return channel("verdict:N", scale=alt.Scale(domain=VERDICTS, range=marks), title=None)
+def _by_verdict(channel: Any, marks: list[str], method: str | None) -> Any:
+    told: dict[str, Any] = {"legend": None} if method else {}
+    return channel("verdict:N", scale=alt.Scale(domain=list(VERDICTS), range=marks), title=None, **told)
 
 
 def _guide(by: str) -> Any:
@@ -173,12 +203,13 @@ def _grid(panels: int) -> tuple[int, int]:
 
 
 def _facet(
-    panels: Any, data: list[dict[str, Any]], names: list[str], columns: int, by: str, title: list[str]
+    panels: Any, data: list[dict[str, Any]], names: list[str], columns: int, by: str, title: list[str] | None
 ) -> alt.FacetChart:
     panel = alt.Facet(f"{by}:N", sort=names, title=None, header=alt.Header(labelFontSize=12, labelFontWeight="bold"))
     chart: alt.FacetChart = panels.facet(panel, data=alt.InlineData(values=data), columns=columns, spacing=18)
     chart = chart.resolve_axis(x="independent")
-    chart = chart.properties(title=alt.Title(title[0], subtitle=title[1], anchor="start", offset=8))
+    if title:
+        chart = chart.properties(title=alt.Title(title[0], subtitle=title[1], anchor="start", offset=8))
     chart = chart.configure(background="white", font="sans-serif", aria=False, padding=4)
     chart = chart.configure_title(color=INK, subtitleColor=INK, fontSize=15, subtitleFontSize=12, subtitlePadding=5)
     chart = chart.configure_view(stroke=None).configure_header(labelColor=INK)

@@ -1,77 +1,63 @@
-"""One page for everybody: the verdict, each client's own line, the pictures, and what every number is.
+"""One page for everybody: the recommendation, then who, how much and how sure, and what every number is.
 
 The page is a single file that loads nothing: its charts are drawings inside it, so it opens on a computer without a
-network and prints as it stands.
+network and prints as it stands. Without JavaScript it is the same page, only its tables do not sort and filter.
 """
 
 from __future__ import annotations
 
 import io
 import re
+from collections import Counter
 from collections.abc import Iterable
 from html import escape
 from pathlib import Path
 from typing import Any
 
+from fairlead.metrics import TRAINING
+from fairlead.report import parts
+from fairlead.report.interval import Axis, axis_of, drawn, legend
 from fairlead.report.read import Summary, read_records, read_summary
-from fairlead.report.tables import HEADINGS, NONE, caption, facts, headline, others, percent, rows, surely, verdict
+from fairlead.report.tables import (
+    GROUPS,
+    NONE,
+    action,
+    bar,
+    basis,
+    caption,
+    data_notes,
+    facts,
+    headings,
+    headline,
+    lowest,
+    marks,
+    measure,
+    newcomers,
+    published,
+    quantity,
+    rows,
+    told_counts,
+    ways,
+)
 
-STYLE = """
-:root { color-scheme: light dark; --ink: #1d2329; --soft: #5a646e; --line: #d9dee3; --paper: #fff; --band: #f5f7f9;
-  --worse: #fdeee2; --worse-ink: #a34700; --better-ink: #005b8f; }
-@media (prefers-color-scheme: dark) { :root { --ink: #e4e8ec; --soft: #a2acb6; --line: #3a424a; --paper: #15191d;
-  --band: #1d2227; --worse: #3d2716; --worse-ink: #ffab6b; --better-ink: #6cc0f2; }
-  [fill="#0072b2"] { fill: #4ba9e6; } [stroke="#0072b2"] { stroke: #4ba9e6; }
-  [fill="#d55e00"] { fill: #ff8c42; } [stroke="#d55e00"] { stroke: #ff8c42; } }
-* { box-sizing: border-box; }
-body { margin: 0 auto; padding: 2.5rem 1.5rem 4rem; max-width: 66rem; color: var(--ink); background: var(--paper);
-  font: 16px/1.55 system-ui, -apple-system, "Segoe UI", Roboto, sans-serif; }
-h1 { font-size: 1.7rem; line-height: 1.2; margin: 0; } h2 { font-size: 1.2rem; margin: 3rem 0 .6rem; }
-p, ul, dl { max-width: 48rem; } .soft { color: var(--soft); margin: .5rem 0 0; }
-.verdict { margin: 1.6rem 0; padding: 1rem 1.3rem; max-width: none; font-size: 1.25rem; line-height: 1.45;
-  background: var(--band); border-left: 5px solid var(--better-ink); }
-.verdict.harm { border-color: var(--worse-ink); }
-.wide { overflow-x: auto; } table { border-collapse: collapse; font-size: .87rem; font-variant-numeric: tabular-nums; }
-.wide > table { width: 100%; } th, td { padding: .32rem .55rem; text-align: right; white-space: nowrap; }
-th { font-weight: 600; vertical-align: bottom; white-space: normal; border-bottom: 1.5px solid var(--soft); }
-td { border-bottom: 1px solid var(--line); } .facts tr > :nth-last-child(n + 3) { text-align: left; }
-.facts td { vertical-align: top; } .facts td:not(:nth-child(4)) { white-space: normal; }
-th:first-child, td:first-child { text-align: left; padding-left: .3rem; }
-tr.alone td { border-bottom: 1.5px solid var(--soft); } details .worse td { background: var(--worse); }
-.say .worse td:last-child { color: var(--worse-ink); } .say .better td:last-child { color: var(--better-ink); }
-.say .sure td:last-child { font-weight: 650; }
-details { border-bottom: 1px solid var(--line); padding: .5rem 0; } summary { cursor: pointer; }
-summary b { margin-right: .5rem; } details .wide { margin: .7rem 0 1rem; }
-figure { margin: 1rem 0 2rem; overflow-x: auto; } figure svg { display: block; width: 100%; min-width: 40rem;
-  height: auto; }
-dt { font-weight: 600; margin-top: .7rem; } dd { margin: 0; } .pair td:nth-child(2) { text-align: left; }
-.side { display: flex; flex-wrap: wrap; gap: 1rem 3.5rem; align-items: flex-start; } .side table { min-width: 14rem; }
-@media print { @page { margin: 14mm; } :root { color-scheme: light; --ink: #000; --soft: #444; --line: #bbb;
-  --paper: #fff; --band: #f5f7f9; --worse: #fdeee2; --worse-ink: #a34700; --better-ink: #005b8f; }
-  html { font-size: 11px; } body { padding: 0; max-width: none; font-size: 1rem; } h2 { break-after: avoid; }
-  .wide, figure { overflow: visible; } figure { break-inside: avoid; } figure svg { min-width: 0; max-height: 240mm; }
-  tr { break-inside: avoid; } * { print-color-adjust: exact; -webkit-print-color-adjust: exact; } }
-"""
-UNFOLD = "addEventListener('beforeprint', () => document.querySelectorAll('details').forEach(d => d.open = true))"
+FEW = 20  # up to so many owners are named and drawn one by one
 
 READING = """<dl>
-<dt>Alone</dt><dd>{control}: the same model and the same training budget, on the client's own data only.</dd>
-<dt>Accuracy</dt><dd>The share of a client's own test samples that its model gets right. The table shows the mean over
-clients; ± is the standard deviation over seeds.</dd>
-<dt>R-Acc</dt><dd>Relative gain: (accuracy − accuracy alone) / accuracy alone for each client, then the mean over
-clients. Zero means no gain on average.</dd>
-<dt>PTR</dt><dd>Positive transfer ratio: the share of clients whose accuracy is above their accuracy alone. 100% means
-that everybody gained.</dd>
-<dt>Lowest 5%, top 5%, std</dt><dd>Mean accuracy of the twentieth of clients (rounded up) that fare worst and of the
-twentieth that fare best, and the standard deviation over clients. A good mean can hide a bad low end.</dd>
-<dt>Worse off</dt><dd>Clients whose accuracy, averaged over seeds, is below their accuracy alone. A client is surely
-better or worse off when the interval of its difference excludes zero (helped or hurt in the pictures); otherwise the
-data cannot tell (perhaps in the tables, unclear in the pictures). Of many intervals a few exclude zero by chance.</dd>
-<dt>MB, seconds, samples/s</dt><dd>Bytes sent to and from the server in one run, over all clients (1 MB is a million
-bytes), and the time and speed of training on the machine that ran it.</dd>
-<dt>Choosing from this table</dt><dd>Rounds are never chosen on test samples. A method chosen because it tops this table
-is: expect a little less from it on new data.</dd>
+<dt>The bar</dt><dd>The best that an owner can do alone, chosen on validation rows. Every gain and every verdict on
+this page compares with it.</dd>
+<dt>Better, worse</dt><dd>The interval of the owner's gain excludes zero. Both models answered for the same test rows;
+the interval covers the luck of the test rows and of training, and holds for all owners of a method at once.</dd>
+<dt>No difference found</dt><dd>The interval includes zero, and a difference that matters would have been found.</dd>
+<dt>Too few rows to tell</dt><dd>The interval includes zero, and even a large difference could have been missed.</dd>
+<dt>PTR</dt><dd>Positive transfer ratio: the share of owners whose score is above the bar, however little; in brackets
+what chance alone would give if nothing differed.</dd>{relative}
+<dt>MB, seconds</dt><dd>Bytes sent to and from the server in one run, over all clients (1 MB is a million bytes), and
+the time of training on the machine that ran it.</dd>
+<dt>Recommendation</dt><dd>It is corrected over owners and methods together, so it may be less sure than the verdicts on
+one method.</dd>
 </dl>"""
+RELATIVE = """
+<dt>R-Acc</dt><dd>Relative gain: (score − score alone) / score alone for each owner, then the mean over owners.</dd>"""
 
 
 def write_page(folder: Path) -> Path:
@@ -84,105 +70,203 @@ def write_page(folder: Path) -> Path:
     folder = Path(folder)
     summary = read_summary(folder)
     records = read_records(folder, summary)
-    charts = {"curves": figures.curves(records, summary)}
-    if others(summary):
-        charts = {"differences": figures.client_differences(summary), "scatter": figures.scatter(summary)} | charts
     (folder / "figures").mkdir(exist_ok=True)
-    for name in charts.keys() & {"differences", "curves"}:
-        figures.save_png(charts[name], folder / "figures" / f"{name}.png")
-    drawings = [_drawing(name, chart, figures.INK) for name, chart in charts.items()]
+    figures.save_png(figures.curves(records, summary), folder / "figures" / "curves.png")
+    methods = [way["name"] for way in ways(summary, "method")]
+    charts = {"curves": [figures.curves(records, summary, name) for name in methods or [summary["control"]]]}
+    if methods:
+        figures.save_png(figures.client_differences(summary), folder / "figures" / "differences.png")
+    if methods and len(summary["findings"]["owners"]) > FEW:
+        gains = [figures.client_differences(summary, name) for name in methods]
+        charts = {"gains": gains, "scatter": [figures.scatter(summary, name) for name in methods]} | charts
+    drawings = {
+        name: "".join(_drawing(f"{name}{i}", chart, figures.INK) for i, chart in enumerate(each))
+        for name, each in charts.items()
+    }
     path = folder / "report.html"
     path.write_text(_page(summary, drawings), encoding="utf-8")
     return path
 
 
-def _page(summary: Summary, drawings: list[str]) -> str:
-    scenario, control, entries = str(summary["scenario"].get("name", "comparison")), summary["control"], others(summary)
-    counts = {"client": len(summary["methods"][control]["clients"]), "method": len(summary["methods"])}
-    counts["seed"] = len(summary["settings"]["seeds"])
-    about = ", ".join(f"{count} {what}{'' if count == 1 else 's'}" for what, count in counts.items())
-    level, opened = summary["settings"].get("level"), " open" if len(entries) <= 2 else ""
-    harm = "" if any(not entry["worse"] for entry in entries.values()) else " harm"
+def _page(summary: Summary, drawings: dict[str, str]) -> str:
+    scenario = str(summary["scenario"].get("name", "comparison"))
+    scenario = str(summary["scenario"].get("data", scenario)) if scenario == "custom" else scenario
+    advice = summary["findings"]["recommendation"]
+    tone = "" if advice is None else "join" if advice["federation"]["method"] else "harm" * bool(_harmed(summary))
     sections = [
         f"<h1>Who is better off together? {escape(scenario)}</h1>",
-        f"<p class='soft'>{about}, compared with training alone</p>",
-        f"<p class='verdict{harm}'>{escape(headline(summary))}</p>",
-        f"<h2>The methods</h2>{_verdicts(summary)}<p class='soft'>{escape(caption(summary))}</p>",
-        "<h2>Client by client</h2>" if entries else "",
-        *(_clients(name, entry, level, opened) for name, entry in entries.items()),
-        "<h2>In pictures</h2>",
-        *drawings,
-        f"<h2>How to read this</h2>{READING.format(control=escape(control))}",
+        f"<p class='soft'>{escape(_about(summary))}</p>",
+        f"<p class='verdict {tone}'>{escape(headline(summary))}</p>",
+        f"<p>{escape(basis(summary))}</p>",
+        _who(summary),
+        "<h2>How much</h2>",
+        _ways(summary),
+        *(f"<p class='soft'>{escape(text)}</p>" for text in [*marks(summary), *newcomers(summary), caption(summary)]),
+        _owners(summary, drawings),
+        _sure(summary),
+        _training(summary, drawings["curves"]),
+        "".join(["<h2>The data</h2>", *(f"<p>{escape(text)}</p>" for text in data_notes(summary))])
+        if data_notes(summary)
+        else "",
+        f"<h2>How to read this</h2>{READING.format(relative=RELATIVE if published(summary) else '')}",
         f"<h2>What each number is</h2>{_facts(summary)}",
         "<h2>What was run</h2><div class='side'>",
         *(_pairs(summary, key) for key in ("scenario", "settings", "versions")),
-        f"</div><script>{UNFOLD}</script></body></html>",
+        f"</div><script>{parts.SCRIPT}</script></body></html>",
     ]
     head = "<meta charset='utf-8'><meta name='viewport' content='width=device-width, initial-scale=1'>"
-    head += f"<title>{escape(scenario)}: who is better off together?</title><style>{STYLE}</style>"
+    head += f"<title>{escape(scenario)}: who is better off together?</title><style>{parts.STYLE}</style>"
     return "\n".join([f"<!doctype html>\n<html lang='en'><head>{head}</head><body>", *sections, ""])
 
 
-def _table(head: Iterable[str], body: Iterable[str], kind: str = "") -> str:
-    heads = "".join(f"<th scope='col'>{escape(cell)}</th>" for cell in head)
-    table = f"<thead><tr>{heads}</tr></thead><tbody>{''.join(body)}</tbody>"
-    return f"<div class='wide'><table class='{kind}'>{table}</table></div>"
+def _about(summary: Summary) -> str:
+    numbers = {"owner": len(summary["findings"]["owners"]), "method": len(ways(summary, "method"))}
+    numbers["seed" if published(summary) else "fold"] = len(summary["settings"]["seeds"])
+    return ", ".join(f"{count} {what}{'' if count == 1 else 's'}" for what, count in numbers.items())
 
 
-def _line(cells: Iterable[Any], kind: str = "") -> str:
-    """A table row; signs before digits become true minus signs."""
-    texts = [escape(re.sub(r"(?<!\S)-(?=\d)", "−", str(cell))) for cell in cells]
-    return f"<tr class='{kind}'>{''.join(f'<td>{text}</td>' for text in texts)}</tr>"
+def _harmed(summary: Summary) -> bool:
+    return any(v["verdict"] == "worse" for way in ways(summary, "method") for v in way["verdicts"])
 
 
-def _verdicts(summary: Summary) -> str:
+def _who(summary: Summary) -> str:
+    """What each owner should do; for many owners first how many should do what."""
+    advice = summary["findings"]["recommendation"]
+    if advice is None:
+        return ""
+    owners = advice["owners"]
+    body = [parts.line([one["owner"], action(one), one["why"]], owner=one["owner"]) for one in owners]
+    table = parts.table(("Owner", "Recommendation", "Why"), body, "words")
+    if len(owners) <= FEW:
+        return f"<h2>Who</h2>{table}"
+    numbers = Counter(map(action, owners)).most_common()
+    few = parts.table(("Recommendation", "Owners"), [parts.line([what, n]) for what, n in numbers], "narrow")
+    return f"<h2>Who</h2>{few}<details><summary>Owner by owner</summary>{parts.FILTER}{table}</details>"
+
+
+def _ways(summary: Summary) -> str:
+    """The verdict table, its rows in groups."""
+    found, named = rows(summary), len(summary["findings"]["owners"]) <= FEW
+    heads = headings(summary)
+    at = heads.index("Lowest owner")
+    least = {way["name"]: lowest(summary, way) for way in ways(summary)}
+    groups = []
+    for kind, title in GROUPS.items():
+        body = []
+        for row in (row for row in found if row.kind == kind):
+            cells: list[Any] = list(row.cells)
+            if named and least[row.name]:
+                cells[at] = f"{cells[at]} {least[row.name]}"
+            body.append(parts.line(cells, "bar" if row.bar else ""))
+        if body:
+            top = f"<tr class='group'><th scope='rowgroup' colspan='{len(heads)}'>{title}</th></tr>"
+            groups.append(f"<tbody>{top}{''.join(body)}</tbody>")
+    return parts.table(heads, groups, bodies=True)
+
+
+def _owners(summary: Summary, drawings: dict[str, str]) -> str:
+    """Each owner with each way to train: the gain with its interval, and the verdict."""
+    judged = [way for way in ways(summary, "method", "pooled", "alone") if way["verdicts"]]
+    if not judged:
+        return ""
+    few = len(summary["findings"]["owners"]) <= FEW
+    axis, methods = axis_of(summary), len(ways(summary, "method"))
+    told = []
+    for way in judged:
+        opened = " open" if few and way["kind"] == "method" and methods <= 3 else ""
+        name = f"<b>{escape(way['title'])}</b> {escape(told_counts(way))}"
+        told.append(f"<details{opened}><summary>{name}</summary>{_verdicts(summary, way, axis)}</details>")
+    pictures = [
+        f"<h3>{title}</h3><p class='soft'>{said}</p><div class='panels'>{drawings[key]}</div>"
+        for key, title, said in (
+            (
+                "gains",
+                "All owners, sorted by gain",
+                "Left of the dashed line the owner is worse off than with the bar.",
+            ),
+            ("scatter", "The bar and the method", "A mark for each owner."),
+        )
+        if key in drawings
+    ]
+    return "".join(["<h2>Owner by owner</h2>", legend(), *pictures, "" if few else parts.FILTER, *told])
+
+
+def _verdicts(summary: Summary, way: dict[str, Any], axis: Axis) -> str:
+    m, alone = measure(summary), bar(summary)["scores"]
+    entry = summary["methods"].get(way["name"]) or summary["methods"][summary["control"]]
+    found = {v["owner"]: v for v in way["verdicts"]}
     body = []
-    for i, (name, *cells, last) in enumerate(rows(summary)):
-        count = last if i == 0 else "nobody" if last.startswith("0/") else last.replace("/", " of ")
-        kind = "alone" if i == 0 else "better sure" if count == "nobody" else "worse sure"
-        body.append(_line([name, *cells, count], kind))
-    return _table((heading.full for heading in HEADINGS), body, "say")
+    for k, owner in enumerate(summary["findings"]["owners"]):
+        v, client = found.get(owner), entry["clients"][k]
+        sizes = [client["n_train"], client["n_test"]]
+        if v is None or v["gain"] is None:
+            said, why = (v["verdict"], v["why"]) if v else ("not judged", "No test rows.")
+            shares = m.score(alone[k]), m.score(way["scores"][k])
+            body.append(parts.line([owner, said, NONE, NONE, *shares, why, *sizes], owner=owner))
+            continue
+        span = " to ".join(NONE if v[end] is None else m.gain(v[end]) for end in ("lower", "upper"))
+        drawing = drawn(axis, v, f"{m.gain(v['gain'])} ({span}), {v['verdict']}, {owner}")
+        cells = [v["verdict"], m.gain(v["gain"]), parts.Html(f"{drawing}<small>{escape(parts.minus(span))}</small>")]
+        cells += [m.score(v["control_score"]), m.score(v["method_score"]), v["why"], *sizes]
+        body.append(parts.line([owner, *cells], v["verdict"].split()[0], owner))
+    level = f"{100 * summary['settings'].get('level', 0.95):g}% interval"
+    head = ["Owner", "Verdict", f"Gain{m.unit}", level, "Bar", way["name"], "Why", "Train rows", "Test rows"]
+    return parts.table(head, body, "owners")
 
 
-def _clients(name: str, entry: dict[str, Any], level: float | None, opened: str) -> str:
-    lost = {str(each) for each in entry["worse"]}
+def _sure(summary: Summary) -> str:
+    """What the verdicts cover, and what makes them less sure."""
+    found, level = summary["findings"], summary["settings"].get("level", 0.95)
+    said = [f"All intervals of one way to train hold together with a chance of {100 * level:g}%."]
+    if found["training"]:
+        luck = TRAINING.get(found["training"], found["training"])
+        said.append(f"They cover the luck of the test rows and {luck}.")
+    for way in ways(summary, "method"):
+        if way["ptr"]:
+            low, high, share = (f"{100 * way['ptr'][key]:.0f}" for key in ("low", "high", "share"))
+            said.append(f"{way['name']} is above the bar for {share}% of owners; chance alone gives {low} to {high}%.")
+    said += [f"{way['name']}: {note}." for way in ways(summary) for note in way["notes"] if "step size" not in note]
+    return "<h2>How sure</h2><ul>" + "".join(f"<li>{escape(text)}</li>" for text in said) + "</ul>"
+
+
+def _training(summary: Summary, curves: str) -> str:
+    """How training went, and what each method tried and chose."""
+    own = not published(summary)
+    said = "Validation loss by round, mean over owners" if own else "Mean test score by round, never used to choose"
+    text = f"<h2>Training</h2><p class='soft'>{said}; dots: the rounds that were chosen.</p>"
+    text += f"<div class='panels'>{curves}</div>"
     body = []
-    for client in entry["clients"]:
-        gain = percent(client["difference"], "+")
-        how = "worse" if str(client["id"]) in lost else "better" if (client["difference"] or 0) > 0 else "same"
-        sure = "sure" if surely(client) else ""
-        said = f"{'▼' if how == 'worse' else '▲'} {how} off, {'surely' if sure else 'perhaps'}"
-        said = "not known" if gain == NONE else "= as alone" if how == "same" else said
-        low, high = client.get("interval") or (None, None)
-        span = NONE if low is None else f"{percent(low, '+')} to {percent(high, '+')}"
-        shares = percent(client["local_accuracy"]), percent(client["accuracy"]), gain
-        cells = [client.get("name", client["id"]), client["n_train"], client["n_test"], *shares, span, said]
-        body.append(_line(cells, f"{how} {sure}"))
-    interval = "Interval, points" if level is None else f"{100 * level:g}% interval, points"
-    shares_head = ("Alone, %", "Together, %", "Difference, points")
-    head = ("Client", "Train samples", "Test samples", *shares_head, interval, "Verdict")
-    told = f"<summary><b>{escape(name)}</b> {escape(verdict(entry, 6))}</summary>"
-    return f"<details{opened}>{told}{_table(head, body, 'say')}</details>"
+    for name, entry in summary["methods"].items():
+        for fold, one in zip(summary["settings"]["seeds"], entry.get("search", []), strict=False):
+            tried = ", ".join(f"{lr}: {quantity(loss)}" for lr, loss in one["tried"].items())
+            yes = "yes" if one["improving"] else "no"
+            body.append(parts.line([name, fold, tried, f"{one['lr']:.3g}", one["round"], quantity(one["loss"]), yes]))
+    if body:
+        head = ("Method", "Fold", "Step sizes tried: validation loss", "Step size", "Rounds", "Loss", "Still improving")
+        text += f"<details><summary>What each method tried and chose</summary>{parts.table(head, body)}</details>"
+    return text
 
 
 def _facts(summary: Summary) -> str:
-    head = ("Method", "Model", "Chosen round", "By seed", "Averaged over", "Accuracy, %", "Over samples, %")
+    m = measure(summary)
+    by = "By seed" if published(summary) else "By fold"
+    head = ("Method", "Model", "Chosen round", by, "Averaged over", m.heading, "Over samples")
     body = []
     for name, entry in summary["methods"].items():
         model, rule, average = facts(entry)
         numbers = ", ".join(map(str, entry["round"]["rounds"]))
-        shares = percent(entry["accuracy"]), percent(entry["accuracy_samples"])
-        body.append(_line([name, model, rule, numbers, average, *shares]))
-    return _table(head, body, "facts")
+        shares = m.score(entry["accuracy"]), m.score(entry["accuracy_samples"])
+        body.append(parts.line([name, model, rule, numbers, average, *shares]))
+    return parts.table(head, body, "words")
 
 
 def _pairs(summary: Summary, key: str) -> str:
     def text(value: Any) -> str:
         return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
-    body = "".join(_line([name, text(value)]) for name, value in summary[key].items())
+    body: Iterable[str] = (parts.line([name, text(value)]) for name, value in summary[key].items())
     head = f"<thead><tr><th scope='col' colspan='2'>{key.capitalize()}</th></tr></thead>"
-    return f"<table class='pair'>{head}<tbody>{body}</tbody></table>"
+    return f"<table class='pair'>{head}<tbody>{''.join(body)}</tbody></table>"
 
 
 def _drawing(name: str, chart: Any, ink: str) -> str:

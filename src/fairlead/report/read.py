@@ -14,10 +14,12 @@ if TYPE_CHECKING:
 Summary = dict[str, Any]
 
 AGAIN = "run the comparison again to rewrite it"
-TOP = {"scenario": dict, "settings": dict, "versions": dict, "control": str, "methods": dict}
+TOP = {"scenario": dict, "settings": dict, "versions": dict, "control": str, "methods": dict, "findings": dict}
 NUMBERS = "accuracy accuracy_samples r_accuracy ptr low5 top5 std bytes_up bytes_down train_seconds samples_per_second"
 METHOD = {"spread": dict, "model": str, "round": dict, "average": str, "worse": list, "clients": list, "runs": list}
 CLIENT = ("n_train", "n_test", "accuracy", "local_accuracy", "difference")
+FINDINGS = {"metric": str, "why_metric": str, "owners": list, "bar": str, "why_bar": str, "ways": list}
+WAY = ("name", "title", "kind", "score", "lowest", "scores", "gain", "ptr", "verdicts", "notes")
 RECORDS = ("round", "client", "split", "model", "accuracy", "loss", "n")
 
 
@@ -62,7 +64,19 @@ def read_summary(folder: Path) -> Summary:
             _check(fits, path, f"{name!r} has the client {client!r}", f"id, interval and {', '.join(CLIENT)}")
         strangers = set(map(str, entry["worse"])) - {str(client["id"]) for client in entry["clients"]}
         _check(not strangers, path, f"{name!r} calls {sorted(strangers)} worse off", "clients it lists")
+    _check_findings(summary["findings"], path)
     return dict(summary)
+
+
+def _check_findings(found: dict[str, Any], path: Path) -> None:
+    for key, kind in FINDINGS.items():
+        _check(isinstance(found.get(key), kind), path, f"findings.{key} is missing or misshapen", f"a {kind.__name__}")
+    _check("recommendation" in found, path, "findings.recommendation is missing", "a recommendation or null")
+    for way in found["ways"]:
+        fits = isinstance(way, dict) and all(key in way for key in WAY) and len(way["scores"]) == len(found["owners"])
+        _check(fits, path, "findings.ways has a misshapen entry", f"{', '.join(WAY)}, a score for every owner")
+    names = [way["name"] for way in found["ways"]]
+    _check(found["bar"] in names, path, f"the bar {found['bar']!r} is not among the ways to train", "one of them")
 
 
 def read_records(folder: Path, summary: Summary) -> pa.Table:

@@ -1,48 +1,84 @@
-"""The verdict in text: a table, a sentence per method, and what the numbers are.
+"""The verdict in text: a table, the recommendation, and what the numbers are.
 
-Pure functions of a summary. Accuracies are shown in percent, differences in percentage points, both with one decimal.
+Pure functions of a summary. A score that lies between 0 and 1 is shown in percent and its gains in percentage points,
+both with one decimal; any other in its own unit. The words for verdicts and actions are those of `fairlead.metrics`.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, NamedTuple, get_args
 
 from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from fairlead.metrics import METRICS
+from fairlead.metrics.verdict import Verdict
 from fairlead.report.read import Summary
 
 NONE = "–"
+WIDTH = 100  # columns of a terminal
+BAR, IMPROVING = " *", " †"
+VERDICTS: tuple[str, ...] = get_args(Verdict)
+GROUPS = {"alone": "Alone", "method": "Together", "pooled": "All rows in one place"}
+SHORT = {"alone": "alone:", "method": "together:", "pooled": "in one place:"}
 MODELS = {"personal": "each client's personal model", "global": "the global model"}
-RULES = {"validation": "the round with the best validation accuracy", "last": "the last round"}
+RULES = {
+    "validation": "the round with the best validation accuracy",
+    "loss": "the number of rounds with the lowest validation loss",
+    "last": "the last round",
+}
 AVERAGES = {"clients": "clients, each counting the same", "samples": "samples, each counting the same"}
 LATEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$", NONE: "--"}
-LATEX |= {mark: f"\\{mark}" for mark in "&%$#_{}"}
+LATEX |= {"†": r"\dag{}"} | {mark: f"\\{mark}" for mark in "&%$#_{}"}
 
 
-class Heading(NamedTuple):
-    """A column's name: short enough for a terminal of 100 columns, and in full."""
+class Measure(NamedTuple):
+    """How the metric that verdicts are about is written."""
 
-    short: str
-    full: str
+    title: str
+    points: bool  # in percent, differences in percentage points
+    higher: bool  # is better
+
+    @property
+    def unit(self) -> str:
+        """What a difference is told in, after a comma."""
+        return ", points" if self.points else ""
+
+    @property
+    def heading(self) -> str:
+        """The title with its unit, and what a reader may not expect."""
+        return f"{self.title}{', %' if self.points else ''}{'' if self.higher else ' (lower is better)'}"
+
+    def score(self, value: float | None) -> str:
+        """A value of the metric."""
+        return percent(value) if self.points else quantity(value)
+
+    def gain(self, value: float | None) -> str:
+        """A difference, positive where it is better."""
+        return percent(value, "+") if self.points else quantity(value, "+")
 
 
-HEADINGS = (
-    Heading("method", "Method"),
-    Heading("accuracy\n%", "Accuracy, %"),
-    Heading("R-Acc\n%", "R-Acc, %"),
-    Heading("PTR\n%", "PTR, %"),
-    Heading("lowest\n5%", "Lowest 5%"),
-    Heading("top\n5%", "Top 5%"),
-    Heading("client\nstd", "Std over clients"),
-    Heading("MB\nup", "MB up"),
-    Heading("MB\ndown", "MB down"),
-    Heading("train\ns", "Training, s"),
-    Heading("samples\n/s", "Samples/s"),
-    Heading("worse\noff", "Worse off"),
-)
+class Row(NamedTuple):
+    """A line of the verdict table."""
+
+    name: str
+    kind: str  # alone, method or pooled
+    bar: bool
+    cells: list[str]  # under `headings`, the way's name with its marks first
+
+
+def measure(summary: Summary) -> Measure:
+    """The metric that the verdicts are about."""
+    name = summary["findings"]["metric"]
+    known = METRICS.get(name)
+    if known:
+        return Measure(known.title, known.unit == "points", known.higher)
+    judged = [v for way in summary["findings"]["ways"] for v in way["verdicts"]]
+    return Measure(name, judged[0]["unit"] == "points", judged[0]["higher"]) if judged else Measure(name, False, True)
 
 
 def percent(value: float | None, sign: str = "") -> str:
@@ -55,6 +91,17 @@ def percent(value: float | None, sign: str = "") -> str:
         return NONE
     text = f"{100 * value:{sign}.1f}"
     return "0.0" if text in ("-0.0", "+0.0") else text
+
+
+def quantity(value: float | None, sign: str = "") -> str:
+    """A number in its own unit, with three digits or all before the decimal point.
+
+    >>> quantity(31.4159), quantity(-0.01234, "+"), quantity(12345.6), quantity(0.0, "+")
+    ('31.4', '-0.0123', '12,346', '0')
+    """
+    if value is None or not math.isfinite(value):
+        return NONE
+    return f"{value:{sign},.0f}" if abs(value) >= 1000 else f"{value:{sign if value else ''}.3g}"
 
 
 def amount(value: float | None) -> str:
@@ -72,115 +119,206 @@ def amount(value: float | None) -> str:
     return f"{value:,.{0 if value >= 99.95 else 1 if value >= 9.995 else 2}f}"
 
 
-def others(summary: Summary) -> dict[str, dict[str, Any]]:
-    """Every method but the control."""
-    return {name: entry for name, entry in summary["methods"].items() if name != summary["control"]}
+def ways(summary: Summary, *kinds: str) -> list[dict[str, Any]]:
+    """The ways to train of these kinds, or all: alone first, then the methods, then pooled."""
+    found: list[dict[str, Any]] = summary["findings"]["ways"]
+    return [way for kind in kinds or GROUPS for way in found if way["kind"] == kind]
 
 
-def worse(entry: dict[str, Any]) -> list[dict[str, Any]]:
-    """The clients worse off than alone: the sure ones first, then by how much they lose."""
-    ids = {str(each) for each in entry["worse"]}
-    found = [client for client in entry["clients"] if str(client["id"]) in ids]
-    return sorted(found, key=lambda client: (not surely(client), client["difference"]))
+def bar(summary: Summary) -> dict[str, Any]:
+    """The best way to train alone, which all others are judged against."""
+    return next(way for way in ways(summary) if way["name"] == summary["findings"]["bar"])
 
 
-def surely(client: dict[str, Any]) -> bool:
-    """Whether the interval of the client's difference excludes zero."""
-    low, high = client.get("interval") or (None, None)
-    return low is not None and high is not None and (low > 0 or high < 0)
+def published(summary: Summary) -> bool:
+    """Whether the training follows a published protocol; on own data it is searched for, in folds."""
+    return "folds" not in summary["settings"]
 
 
-def rows(summary: Summary) -> list[list[str]]:
-    """The verdict table's cells, one row per method, the control first."""
-    control = summary["control"]
-    entries = {control: summary["methods"][control]} | others(summary)
-    return [_row(name, entry, name == control) for name, entry in entries.items()]
+def improving(way: dict[str, Any]) -> list[str]:
+    """The notes that say that the way's training was cut short."""
+    return [note for note in way["notes"] if note.startswith("still improving")]
 
 
-def _row(name: str, entry: dict[str, Any], alone: bool) -> list[str]:
-    spread = entry["spread"].get("accuracy")
+def lowest(summary: Summary, way: dict[str, Any]) -> str | None:
+    """The name of the owner that the way serves worst."""
+    named = zip(summary["findings"]["owners"], way["scores"], strict=True)
+    return next((owner for owner, score in named if score is not None and score == way["lowest"]), None)
+
+
+def counts(way: dict[str, Any]) -> dict[str, int]:
+    """The number of owners by verdict, all four words."""
+    found = Counter(v["verdict"] for v in way["verdicts"])
+    return {word: found[word] for word in VERDICTS}
+
+
+def told_counts(way: dict[str, Any]) -> str:
+    """The same in words: '3 better, 1 no difference found'."""
+    return ", ".join(f"{n} {word}" for word, n in counts(way).items() if n) or "the bar"
+
+
+def transfer(ptr: dict[str, float] | None) -> str:
+    """PTR in percent, and in brackets what chance alone would give."""
+    return f"{100 * ptr['share']:.0f} ({100 * ptr['expected']:.0f})" if ptr else NONE
+
+
+class Column(NamedTuple):
+    """A column of the verdict table: a name that is short enough for a terminal, one in full, and its cell."""
+
+    short: str
+    full: str
+    cell: Callable[[dict[str, Any], dict[str, Any]], str]  # of a way and its method's entry, {} where it has none
+
+
+def columns(summary: Summary) -> list[Column]:
+    """The columns of the verdict table."""
+    m = measure(summary)
+
+    def size(key: str) -> Callable[[dict[str, Any], dict[str, Any]], str]:
+        return lambda way, e: NONE if e.get(key) is None else amount(e[key] / 1e6)
+
+    def verdict(word: str) -> Callable[[dict[str, Any], dict[str, Any]], str]:
+        return lambda way, e: str(counts(way)[word]) if way["verdicts"] else NONE
+
+    def score(way: dict[str, Any], e: dict[str, Any]) -> str:
+        # A method's entry leaves out newcomers and has the spread over seeds.
+        spread = e.get("spread", {}).get("accuracy")
+        return m.score(e.get("accuracy", way["score"])) + (f" ± {m.score(spread)}" if spread is not None else "")
+
+    short = m.title.replace(" ", "\n", 1)
+    short += " %" if m.points else "\n(lower\nis better)" if not m.higher else ""
+    relative = [Column("R-Acc\n%", "R-Acc, %", lambda way, e: percent(e.get("r_accuracy") if e else None, "+"))]
     return [
-        name,
-        percent(entry["accuracy"]) + (f" ± {percent(spread)}" if spread is not None else ""),
-        NONE if alone else percent(entry["r_accuracy"], "+"),
-        NONE if alone else percent(entry["ptr"]),
-        *(percent(entry[key]) for key in ("low5", "top5", "std")),
-        *(NONE if entry[key] is None else amount(entry[key] / 1e6) for key in ("bytes_up", "bytes_down")),
-        amount(entry["train_seconds"]),
-        amount(entry["samples_per_second"]),
-        NONE if alone else f"{len(entry['worse'])}/{len(entry['clients'])}",
+        Column(short, m.heading[:1].upper() + m.heading[1:], score),
+        Column("gain", f"Gain over the bar{m.unit}", lambda way, e: m.gain(way["gain"])),
+        *(relative if published(summary) else []),
+        Column("lowest\nowner", "Lowest owner", lambda way, e: m.score(way["lowest"])),
+        *(
+            Column(short, word.capitalize(), verdict(word))
+            for word, short in zip(VERDICTS, ("better", "worse", "no\ndiff.", "too\nfew"), strict=True)
+        ),
+        Column("PTR %\n(chance)", "PTR, % (chance)", lambda way, e: transfer(way["ptr"])),
+        Column("MB\nup", "MB up", size("bytes_up")),
+        Column("MB\ndown", "MB down", size("bytes_down")),
+        Column("train\ns", "Training, s", lambda way, e: amount(e.get("train_seconds"))),
     ]
 
 
+def headings(summary: Summary) -> list[str]:
+    """The names of the columns in full, the way's first."""
+    return ["Way to train", *(column.full for column in columns(summary))]
+
+
+def rows(summary: Summary, shown: list[Column] | None = None) -> list[Row]:
+    """The verdict table, one row per way to train, in the order of `GROUPS`."""
+    shown = shown or columns(summary)
+    found = []
+    for way in ways(summary):
+        entry = summary["methods"].get(way["name"], {})
+        is_bar = way["name"] == summary["findings"]["bar"]
+        entry = entry | {"r_accuracy": None} if is_bar else entry
+        name = way["name"] + BAR * is_bar + IMPROVING * bool(improving(way))
+        found.append(Row(way["name"], way["kind"], is_bar, [name, *(column.cell(way, entry) for column in shown)]))
+    return found
+
+
 def verdict_table(summary: Summary) -> Table:
-    """One row per method, for a terminal of 100 columns; a narrower one folds the method's name."""
+    """One row per way to train, for a terminal of 100 columns; a narrower one folds the way's name.
+
+    R-Acc is left out where it would not fit.
+    """
+    shown = columns(summary)
+    if _width(shown, rows(summary, shown)) > WIDTH:
+        shown = [column for column in shown if not column.short.startswith("R-Acc")]
+    found = rows(summary, shown)
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
-    for i, heading in enumerate(HEADINGS):
-        table.add_column(heading.short, justify="right" if i else "left", no_wrap=bool(i), overflow="fold")
-    for i, (name, *cells, last) in enumerate(rows(summary)):
-        style = "" if i == 0 else "bold" if not last.startswith("0/") else "dim"
-        table.add_row(Text(name), *cells, Text(last, style=style), end_section=i == 0)
+    for i, short in enumerate(["way", *(column.short for column in shown)]):
+        table.add_column(short, justify="right" if i else "left", no_wrap=bool(i), overflow="fold")
+    worse = 1 + next(i for i, column in enumerate(shown) if column.short == "worse")
+    kind = ""
+    for row in found:
+        if row.kind != kind:
+            kind = row.kind
+            table.add_row(Text(SHORT[kind], style="italic"))
+        cells = [Text(cell) for cell in row.cells]
+        if cells[worse].plain not in ("0", NONE):
+            cells[worse].stylize("bold")
+        table.add_row(*cells)
     return table
 
 
-def verdict_lines(summary: Summary, most: int = 12) -> list[str]:
-    """A sentence per method on who is worse off than alone and by how much, then the caption.
+def _width(shown: list[Column], found: list[Row]) -> int:
+    heads = [0, *(max(map(len, column.short.split("\n"))) for column in shown)]
+    widths = [max(heads[i], *(len(row.cells[i]) for row in found)) for i in range(len(heads))]
+    return sum(widths) + 2 * (len(widths) - 1)  # rich puts two spaces between columns
 
-    At most `most` clients are named per method, first those whose interval excludes zero ("surely").
+
+def opening_lines(summary: Summary) -> list[str]:
+    """What to know before the table: what is odd about the data, what verdicts are about, and what the bar is."""
+    return [*data_notes(summary), basis(summary)]
+
+
+def data_notes(summary: Summary) -> list[str]:
+    """The notes on the data in one line, where there are any."""
+    notes = [note.rstrip(".") for note in summary.get("data", {}).get("notes", [])]
+    return [f"Data: {'; '.join(notes)}."] if notes else []
+
+
+def basis(summary: Summary) -> str:
+    """What the verdicts are about and what they compare with."""
+    found, title = summary["findings"], bar(summary)["title"]
+    why = found["why_bar"]
+    told = f", which {why.removeprefix(title + ' ')}" if why.startswith(f"{title} ") else f": {why}"
+    return f"Verdicts are about {found['why_metric']}; the bar is {title}{told}."
+
+
+def verdict_lines(summary: Summary, most: int = 12) -> list[str]:
+    """What stands below the table: the marks, the notes, the recommendation, and what the numbers are.
+
+    Up to `most` owners have a line of their own; more are counted by action.
     """
-    sentences = [f"{name}: {verdict(entry, most)}." for name, entry in others(summary).items()]
-    return [*sentences, *newcomers(summary), caption(summary)]
+    return [*marks(summary), *newcomers(summary), caption(summary), *advice_lines(summary, most)]
+
+
+def marks(summary: Summary) -> list[str]:
+    """What the marks in the table and the names of its rows mean."""
+    named = [f"{way['name']}: {way['title']}" for way in ways(summary) if way["title"] != way["name"]]
+    said = ["; ".join(["*: the bar", *named]) + "."]
+    for way in ways(summary):
+        said += [f"†: {way['name']} was {note}." for note in improving(way)]
+    return said
 
 
 def newcomers(summary: Summary) -> list[str]:
     """A sentence on the clients held out of training, where there are any."""
-    told = [f"{n} {percent(e['unseen']['accuracy'])}" for n, e in summary["methods"].items() if e.get("unseen")]
-    return [f"Newcomers, held out of training, mean accuracy in %: {', '.join(told)}."] if told else []
-
-
-def verdict(entry: dict[str, Any], most: int = 12) -> str:
-    """Who is worse off than alone with this method, as a clause without its full stop."""
-    losers = worse(entry)
-    if not losers:
-        return "nobody is worse off than alone"
-    named, rest = losers[:most], losers[most:]
-    told = {"surely": [each for each in named if surely(each)], "perhaps": [each for each in named if not surely(each)]}
-    parts = [f"{how} {', '.join(map(_loss, group))}" for how, group in told.items() if group]
-    if rest:
-        most_lost = percent(max(-each["difference"] for each in rest))
-        parts.append(f"{len(rest)} more, {sum(map(surely, rest))} of them surely, by at most {most_lost}")
-    return f"{_count(entry)} worse off than alone, in points: {'; '.join(parts)}"
-
-
-def _count(entry: dict[str, Any]) -> str:
-    return f"{len(entry['worse'])} of {len(entry['clients'])} clients {'is' if len(entry['worse']) == 1 else 'are'}"
-
-
-def _loss(client: dict[str, Any]) -> str:
-    lost = percent(-client["difference"])
-    return f"client {client.get('name', client['id'])} by {'less than 0.1' if lost == '0.0' else lost}"
+    m = measure(summary)
+    told = [f"{n} {m.score(e['unseen']['accuracy'])}" for n, e in summary["methods"].items() if e.get("unseen")]
+    return [f"Newcomers, held out of training, mean {m.heading}: {', '.join(told)}."] if told else []
 
 
 def headline(summary: Summary) -> str:
-    """The comparison in one or two sentences: does any method leave nobody worse off, and what is it worth?"""
-    entries, control = others(summary), summary["methods"][summary["control"]]
-    if not entries:
+    """The recommendation for the federation."""
+    advice = summary["findings"]["recommendation"]
+    if advice is None:
         return f"Only {summary['control']} was run; there is nothing to compare it with."
-    safe = {name: entry for name, entry in entries.items() if not entry["worse"]}
-    if safe:
-        best = max(safe, key=lambda name: safe[name]["accuracy"] or 0.0)
-        gain = f"{percent(control['accuracy'])}% alone to {percent(safe[best]['accuracy'])}%"
-        if len(entries) == 1:
-            return f"With {best} nobody is worse off than alone; mean accuracy goes from {gain}."
-        leave, which = ("leaves", ",") if len(safe) == 1 else ("leave", ", the most accurate of them,")
-        count = f"{len(safe)} of {len(entries)} methods {leave} nobody worse off than alone"
-        return f"{count}. With {best}{which} mean accuracy goes from {gain}."
-    least = min(entries, key=lambda name: (len(entries[name]["worse"]), -(entries[name]["accuracy"] or 0.0)))
-    sure = sum(map(surely, worse(entries[least])))
-    loss = f"{_count(entries[least])} worse off than alone, {sure} of them surely"
-    if len(entries) == 1:
-        return f"With {least}, {loss}."
-    return f"Every method leaves somebody worse off than alone. The fewest are with {least}: {loss}."
+    return str(advice["federation"]["why"])
+
+
+def action(one: dict[str, Any]) -> str:
+    """What an owner should do, in the words of `metrics.advice`."""
+    return f"{one['action']} with {one['method']}" if one["method"] else str(one["action"])
+
+
+def advice_lines(summary: Summary, most: int = 12) -> list[str]:
+    """The recommendation: for each owner, or how many owners should do what, then for the federation."""
+    advice = summary["findings"]["recommendation"]
+    if advice is None:
+        return [headline(summary)]
+    owners = advice["owners"]
+    told = [f"  {one['owner']}: {one['why']}" for one in owners]
+    if len(owners) > most:
+        told = [f"  {what}: {n} of {len(owners)} owners" for what, n in Counter(map(action, owners)).most_common()]
+    return ["Recommendation:", *told, f"  the federation: {headline(summary)}"]
 
 
 def facts(entry: dict[str, Any]) -> tuple[str, str, str]:
@@ -194,26 +332,34 @@ def caption(summary: Summary) -> str:
     groups: dict[tuple[str, str, str], list[str]] = {}
     for name, entry in summary["methods"].items():
         groups.setdefault(facts(entry), []).append(name)
-    seeds = len(summary["settings"]["seeds"])
-    over = f"mean over {seeds} seeds, ± their standard deviation" if seeds > 1 else "one seed"
+    title = measure(summary).title
     said = [
-        f"test accuracy of {model} at {rule}, averaged over {average}"
+        f"test {title} of {model} at {rule}, averaged over {average}"
         + (f" ({', '.join(names)})" if len(groups) > 1 else "")
         for (model, rule, average), names in groups.items()
     ]
-    return f"The numbers: {'; '.join(said)}; {over}."
+    return f"The numbers: {'; '.join(said)}; {_over(summary)}."
+
+
+def _over(summary: Summary) -> str:
+    seeds = len(summary["settings"]["seeds"])
+    if published(summary):
+        return f"mean over {seeds} seeds, ± their standard deviation" if seeds > 1 else "one seed"
+    return f"every row tested once in {seeds} folds" if seeds > 1 else "one division into train and test rows"
 
 
 def markdown_table(summary: Summary) -> str:
-    """The verdict table in Markdown, followed by its caption."""
-    head = [heading.full for heading in HEADINGS]
-    lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows(summary)]
-    table = "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
-    return f"{table}\n\n{caption(summary)}\n"
+    """The verdict table in Markdown, followed by what its marks and numbers mean."""
+    head = headings(summary)
+    lines = [head, ["---", *["---:"] * (len(head) - 1)], *(row.cells for row in rows(summary))]
+    escaped = [[cell.replace("|", "\\|").replace(BAR, " \\*") for cell in line] for line in lines]
+    table = "\n".join("| " + " | ".join(line) + " |" for line in escaped)
+    below = "\n\n".join([*marks(summary), basis(summary), caption(summary)])
+    return f"{table}\n\n{below.replace('*', chr(92) + '*')}\n"
 
 
 def latex_table(summary: Summary) -> str:
-    """The verdict table as a LaTeX `tabular` for booktabs, its caption in a comment above."""
+    """The verdict table as a LaTeX `tabular` for booktabs, what its marks and numbers mean in a comment above."""
 
     def line(cells: list[str]) -> str:
         texts = ["".join(LATEX.get(mark, mark) for mark in cell) for cell in cells]
@@ -222,8 +368,10 @@ def latex_table(summary: Summary) -> str:
             + r" \\"
         )
 
-    alone, *rest = [line(cells) for cells in rows(summary)]
-    head = line([heading.full for heading in HEADINGS])
-    body = [r"\toprule", head, r"\midrule", alone, *([r"\midrule", *rest] if rest else []), r"\bottomrule"]
-    opening = rf"\begin{{tabular}}{{l{'r' * (len(HEADINGS) - 1)}}}"
-    return "\n".join([f"% {caption(summary)}", opening, *body, r"\end{tabular}", ""])
+    body, kind = [r"\toprule", line(headings(summary))], ""
+    for row in rows(summary):
+        body += [r"\midrule"] * (row.kind != kind) + [line(row.cells)]
+        kind = row.kind
+    opening = rf"\begin{{tabular}}{{l{'r' * (len(headings(summary)) - 1)}}}"
+    above = [f"% {text}" for text in [*marks(summary), basis(summary), caption(summary)]]
+    return "\n".join([*above, opening, *body, r"\bottomrule", r"\end{tabular}", ""])
