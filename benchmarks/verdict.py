@@ -35,10 +35,11 @@ METRICS = {"heart": ("accuracy", "auroc"), "har": ("accuracy", "log-loss")} | di
 )
 # Design: seeds, folds, twins of the control.
 DESIGNS = {
-    "1 seed and 1 twin": (1, 1, True),
-    "3 seeds": (3, 1, False),
-    "5 seeds": (5, 1, False),
-    "5 folds": (1, 5, False),
+    "1 seed, 1 twin": (1, 1, 1),
+    "1 seed, 4 twins": (1, 1, 4),
+    "3 seeds": (3, 1, 0),
+    "5 seeds": (5, 1, 0),
+    "5 folds": (1, 5, 0),
 }
 
 
@@ -101,14 +102,14 @@ def as_pairs(name: str, method: Floats, control: Floats, fold: Floats) -> OwnerP
 
 def simulate(owners: int, n: int, design: str, luck: float, gain: float, times: int) -> dict[str, float]:
     """Rates over `times` comparisons."""
-    seeds, folds, with_twins = DESIGNS[design]
-    rng = np.random.default_rng([owners, n, seeds, folds, int(1000 * luck), int(1000 * gain)])
+    seeds, folds, count = DESIGNS[design]
+    rng = np.random.default_rng([owners, n, seeds, folds, count, int(1000 * luck), int(1000 * gain)])
     wrong = covered = 0
     found, gains, plain = np.zeros((times, owners), bool), np.zeros((times, owners)), np.ones((times, owners))
     for t in range(times):
         made = [made_up(rng, n, seeds, folds, luck, gain) for _ in range(owners)]
         pairs = [as_pairs(str(k), *m) for k, m in enumerate(made)]
-        twins = [as_pairs(str(k), *made_up(rng, n, 1, 1, luck, 0)) for k in range(owners)] if with_twins else None
+        twins = [as_pairs(str(k), *made_up(rng, n, count, 1, luck, 0)) for k in range(owners)] if count else None
         verdicts = judge(pairs, metric("accuracy"), twins=twins)
         wrong += is_sure(verdicts) if gain == 0 else any(v.verdict == "worse" for v in verdicts)
         covered += all((v.lower or 0) <= gain <= (v.upper or 0) for v in verdicts)
@@ -150,7 +151,7 @@ def simulation(asked: argparse.Namespace) -> Iterator[list[str]]:
 # Twins -----------------------------------------------------------------------------------------------------------
 
 
-def twin_pairs(s: Scenario, found: Outputs, ours: Sequence[int], theirs: Sequence[int]) -> list[OwnerPairs]:
+def twin_pairs(s: Scenario, found: Outputs, ours: NDArray[np.int64], theirs: NDArray[np.int64]) -> list[OwnerPairs]:
     """Models `ours` against models `theirs`, one repeat each."""
     return [
         OwnerPairs(
@@ -193,17 +194,22 @@ def plain_wrong(pairs: list[OwnerPairs], name: str) -> bool:
 
 
 def twin_comparisons(s: Scenario, asked: argparse.Namespace) -> Iterator[tuple[str, list[OwnerPairs], Any]]:
-    """Every comparison has models of its own: its design, the pairs, and twins of the control where it has any."""
-    splits, times = 10, asked.comparisons
-    each = -(-times // splits)
-    for found in halves(s, 6 * each, splits):
-        for t in range(each):
-            a, b, c, d, e, f = range(6 * t, 6 * t + 6)
-            yield "3 seeds", twin_pairs(s, found, (a, b, c), (d, e, f)), None
-            yield "1 seed and 1 twin", twin_pairs(s, found, (a,), (b,)), twin_pairs(s, found, (c,), (d,))
-    for found, which in folded(s, 2 * each, splits, FOLDS):
-        for t in range(each):
-            yield "5 folds", fold_pairs(s, found, which, 2 * t, 2 * t + 1), None
+    """The design, the pairs, and twins of the control where it has any.
+
+    The models of one comparison are all different ones; every model serves in about three comparisons of a design.
+    """
+    rng, splits = np.random.default_rng(0), 10
+    each = -(-asked.comparisons // splits)
+    for found in halves(s, max(2 * each, 10), splits):
+        for _ in range(each):
+            m = rng.permutation(max(2 * each, 10))
+            yield "3 seeds", twin_pairs(s, found, m[:3], m[3:6]), None
+            yield "1 seed, 1 twin", twin_pairs(s, found, m[:1], m[1:2]), twin_pairs(s, found, m[2:3], m[3:4])
+            yield "1 seed, 4 twins", twin_pairs(s, found, m[:1], m[1:2]), twin_pairs(s, found, m[2:6], m[6:10])
+    for found, which in folded(s, max(each, 2), splits, FOLDS):
+        for _ in range(each):
+            a, b = rng.permutation(max(each, 2))[:2]
+            yield "5 folds", fold_pairs(s, found, which, a, b), None
 
 
 def twins(asked: argparse.Namespace) -> Iterator[list[str]]:

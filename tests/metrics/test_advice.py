@@ -73,7 +73,7 @@ def test_nothing_differs() -> None:
 def test_too_few_rows() -> None:
     advice = recommend({"m": judge([owner("a", 0.1, n=8)], metric("accuracy"))})
     assert advice.owners[0].action == "cannot tell"
-    assert "more rows would tell" in advice.owners[0].why
+    assert "rows are too few to tell" in advice.owners[0].why
     assert advice.federation.why == "The owners have too few rows to tell, with any method."
 
 

@@ -9,7 +9,8 @@ all differences point the same way, n rows can never look surer than n tosses of
 rows and larger where few rows decide, as the rarer class does in AUROC. `step` is the size of a typical difference that
 is not zero. Its term stands for rare differences that these rows did not happen to show: with no difference among n
 rows the upper bound at 95% is 3.8 / n, the exact one is 3.7 / n. For differences of -1, 0 and 1 and no training luck
-the test of m = 0 is McNemar's.
+the test of m = 0 is McNemar's. Where the rows' differences have a long tail towards m, as when a method gains a little
+on most rows and loses much on a few, Hall's transformation makes the test less sure.
 
 `training` is the variance from training luck. It is not known but estimated, so the p-value is a mean over what it may
 be.
@@ -41,6 +42,7 @@ class Evidence:
     step: float  # the size of a typical difference that is not zero
     jump: float  # the size of the smallest; how finely the gain can move
     weight: float = 1.0  # κ, see above
+    skew: float = 0.0  # of the rows' differences
     training: float = 0.0  # variance of the gain from training luck
     training_spread: float = 0.0  # variance of that estimate
     limit: float = math.inf  # differences lie within ± limit
@@ -57,12 +59,15 @@ class Evidence:
         variance = self.variance(supposed)
         if off <= 0 or variance <= 0:
             return 1.0
+        # The third moment of the mean, where its long tail points to what is supposed.
+        against = max(0.0, self.skew if supposed > self.gain else -self.skew) * self.spread**1.5 / self.rows**2
         if self.training_spread <= 0:
-            return float(2 * ndtr(-off / math.sqrt(variance)))
+            return float(2 * ndtr(-_hall(off / math.sqrt(variance), against / variance**1.5)))
         # Training luck is lognormal with this mean and variance; the mean of the tails by Gauss and Hermite.
         width = math.log1p(self.training_spread / self.training**2)
         luck = self.training * np.exp(math.sqrt(width) * NODES - width / 2)
-        return float(2 * WEIGHTS @ ndtr(-off / np.sqrt(variance - self.training + luck)))
+        spread = np.sqrt(variance - self.training + luck)
+        return float(2 * WEIGHTS @ ndtr(-_hall(off / spread, against / spread**3)))
 
     def bound(self, error: float, side: int) -> float:
         """The largest (`side` 1) or smallest (-1) true difference that this evidence does not rule out."""
@@ -95,6 +100,11 @@ class Evidence:
         """The smallest p-value that so many rows can ever give, and no less than the exact sign test's."""
         deciding = self.rows / self.weight
         return min(1.0, max(float(2 * ndtr(-math.sqrt(deciding))), 2 ** (1 - deciding)))
+
+
+def _hall(t: Floats | float, skew: Floats | float) -> Floats:
+    """Hall's transformation of a mean's statistic against its skewness."""
+    return np.maximum(0.0, np.minimum(t, t - skew * t**2 / 3 + skew**2 * t**3 / 27 - skew / 6))
 
 
 def _to_find(error: float) -> float:

@@ -231,6 +231,7 @@ def _evidence(tables: list[tuple[str, _Table]], twins: dict[str, _Table], metric
                 step=step,
                 jump=jump,
                 weight=t.weight,
+                skew=_skew(mean) if float(mean.var()) > t.rounding else 0.0,
                 training=factor * float(share[k]),
                 training_spread=factor**2 * float(doubt[k]),
                 limit=1.0 if metric.bounded else math.inf,
@@ -248,6 +249,11 @@ def _scale(own: _Runs | None, twin: _Runs | None, mean: Floats) -> float:
         return own[1]
     # Without any runs to compare, the rows' differences themselves, which is too large rather than too small.
     return UNSEEN * twin[1] if twin else float((mean**2).mean())
+
+
+def _skew(rows: Floats) -> float:
+    off = rows - rows.mean()
+    return float((off**3).mean() / (off**2).mean() ** 1.5)
 
 
 def _sizes(mean: Floats, metric: Metric, table: _Table) -> tuple[float, float]:
@@ -364,14 +370,11 @@ def _sentence(verdict: Verdict, metric: Metric, e: Evidence, c: Corrected, asked
     if verdict in (BETTER, WORSE):
         return f"{told_gain(metric.unit, e.gain, c.lower, c.upper)}."
     size = amount(metric.unit, asked)
-    rows = (
-        f"about {more:,} more rows would tell {size}"
-        if more
-        else f"more rows alone would not tell {size}, more runs may"
-    )
+    rows = f"about {more:,} more would" if more else "more would not, as training luck is larger; more runs may"
     if verdict == TOO_FEW:
-        return f"{e.rows} rows cannot tell a difference of {size}: {rows}."
-    return f"The difference lies between {_span(metric.unit, c.lower, c.upper)}; {rows}."
+        return f"{e.rows} rows are too few to tell a difference of {size}; {rows}."
+    span = f"The difference lies between {_span(metric.unit, c.lower, c.upper)}"
+    return f"{span}; {e.rows} rows cannot tell one of {size}, {rows}."
 
 
 def told_gain(unit: str, gain: float, lower: float, upper: float) -> str:
