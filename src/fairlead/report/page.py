@@ -136,7 +136,7 @@ def _who(summary: Summary) -> str:
         return ""
     owners = advice["owners"]
     body = [parts.line([one["owner"], action(one), one["why"]], owner=one["owner"]) for one in owners]
-    table = parts.table(("Owner", "Recommendation", "Why"), body, "words")
+    table = parts.table(("Owner", "Recommendation", "Why"), body, "words who")
     if len(owners) <= FEW:
         return f"<h2>Who</h2>{table}"
     numbers = Counter(map(action, owners)).most_common()

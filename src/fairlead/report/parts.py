@@ -56,7 +56,11 @@ dt { font-weight: 600; margin-top: .7rem; } dd { margin: 0; }
 .side { display: flex; flex-wrap: wrap; gap: 1.5rem 2.5rem; align-items: flex-start; } .pair { max-width: 100%; }
 .pair td { white-space: normal; } .pair td:nth-child(2) { overflow-wrap: anywhere; }
 @media (max-width: 40rem) { body { padding: 1.2rem .9rem 3rem; } h1 { font-size: 1.35rem; }
-  .verdict { font-size: 1.1rem; padding: .8rem 1rem; } .words td:nth-child(3) { min-width: 11rem; } }
+  .verdict { font-size: 1.1rem; padding: .8rem 1rem; } .who thead { display: none; }
+  .who tr { display: block; border-bottom: 1px solid var(--line); padding: .4rem 0; }
+  .who tr[hidden] { display: none; } .who td { display: block; border: 0; padding: .1rem .3rem; }
+  .who td:first-child { font-weight: 650; } .owners td:nth-child(2) { white-space: normal; min-width: 6rem; }
+  .owners th, .owners td { padding: .3rem; } .span { width: 8rem; } }
 @media print { body { padding: 0; max-width: none; font-size: 12px; } .wide { overflow: visible; }
   .filter { display: none; }
   thead { display: table-header-group; } tr, figure { break-inside: avoid; } h2, h3 { break-after: avoid; } }
