@@ -14,7 +14,7 @@ import numpy as np
 from benchmarks.measure import gemm_rate
 from benchmarks.sections.rows import Options, Row
 from fairlead.core.fast.machine import cores
-from fairlead.runs import versions
+from fairlead.runs.identity import versions
 
 RESULTS = Path(__file__).parent / "results"
 RECORD = RESULTS / "recorded.json"

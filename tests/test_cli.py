@@ -208,13 +208,11 @@ def test_fresh_and_more_rounds_on_the_command_line(fairlead: Command, tmp_path: 
 
 
 def test_ctrl_c_says_how_to_go_on(fairlead: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from fairlead import comparison
-
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(comparison, "train", stop)
+        patch.setattr("fairlead.runs.run.train", stop)
         done = fairlead("compare", "fedavg", *FAST, "--out", "my results")
     assert done.returncode == 130
     assert "`fairlead resume 'my results'` goes on from the last checkpoint" in done.stderr

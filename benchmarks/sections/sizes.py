@@ -21,7 +21,7 @@ from fairlead.clients import ENGINES, InProcess, choose, engine
 from fairlead.core import Plan
 from fairlead.methods import METHODS
 from fairlead.rounds import federate
-from fairlead.statefiles import StateFiles
+from fairlead.runs.statefiles import StateFiles
 
 
 def memory(options: Options) -> Iterator[Row]:

@@ -11,12 +11,12 @@ False
 from fairlead import functional
 from fairlead.catalogue import parse
 from fairlead.clients import InProcess, engine
-from fairlead.comparison import Comparison, compare, resume, run
 from fairlead.core.errors import DataError, EngineError, FairleadError, InputError, RunError
 from fairlead.core.plan import Plan
 from fairlead.core.types import Cohort, Federation, Method, Named, Server, Split
 from fairlead.data import Scenario, scenario
 from fairlead.rounds import federate
+from fairlead.runs.comparison import Comparison, compare, resume, run
 from fairlead.settings import Settings
 
 __all__ = [

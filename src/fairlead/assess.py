@@ -17,23 +17,24 @@ import dataclasses
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from fairlead.catalogue import Entry
-from fairlead.checkpoint import read_json
 from fairlead.clients import Engine
 from fairlead.core import Federation, NeedsValidationError, Split
 from fairlead.effort import Choice, Curve, Effort, search
 from fairlead.findings import LEVEL, Answers, Array, Finding, Findings, Way, mean
-from fairlead.identity import arithmetic, fingerprint
 from fairlead.metrics import METRICS, Metric, OwnerVerdict
-from fairlead.runs import Job, Progress, kept_outputs, rounds_in, train, validation_losses, versions
+from fairlead.runs.files import read_json
+from fairlead.runs.identity import versions
+from fairlead.runs.material import Factory, Material
+from fairlead.runs.run import Job, Progress, Run, check_same, kept_outputs, result, rounds_in, validation_losses
 from fairlead.settings import Experiment
 from fairlead.yardsticks import Yardstick, pooled, yardsticks
 
@@ -57,22 +58,34 @@ class Bench:
     entries: Mapping[str, Entry]
     experiment: Experiment
     engine: Engine
-    module: Callable[[Federation, int], nn.Module]  # the initial model for a seed
+    factory: Factory | None  # of the user's own model
     effort: Effort
     seed: int
     tell: Callable[[str, int], Progress | None]  # what to report a run's progress to: method, its rounds at most
+    _materials: dict[int, Material] = field(default_factory=dict, repr=False)  # by the id of their federation
 
     def job(self, place: str, name: str, federation: Federation, seed: int) -> Job:
         """A run of the method, its step size and rounds still open."""
-        module = self.module(federation, seed)
-        parts = {"data": federation, "model": module, "method": self.entries[name]}
-        made = {part: fingerprint(thing) for part, thing in parts.items()} | arithmetic()
+        # A federation is looked at once, however many runs it is for.
+        material = self._materials.setdefault(id(federation), Material(self.experiment, federation, self.factory))
         # Nobody is unseen to a client that trains alone.
         unseen = 0.0 if name == "local" else self.experiment.unseen
         # How a run was found is no part of it: with more effort, or in another comparison, it is the same run.
         e = dataclasses.replace(self.experiment, unseen=unseen, effort=None, folds=None, metric=None)
         folder = self.folder / "runs" / place / name
-        return Job(folder, name, self.entries[name], e, federation, module, self.engine, seed, made)
+        return material.job(Run(folder, name, self.entries[name], e, seed), self.engine)
+
+
+SEARCHED = ("rounds", "evaluate_every", "patience", "select", "training.lr", "training.rounds")  # settings of a trial
+
+
+def check_folder(bench: Bench, folds: Sequence[Fold]) -> None:
+    """Refuse a folder whose runs were made from something else, before anything is written."""
+    for fold in folds:
+        for name in bench.entries:
+            job = bench.job(f"fold{fold.number}/choose", name, fold.chooses, bench.seed)
+            for path in sorted(job.folder.glob("*/settings.json")):
+                check_same(dataclasses.replace(job, folder=path.parent), SEARCHED)
 
 
 class Trained(NamedTuple):
@@ -93,7 +106,7 @@ def trained(bench: Bench, name: str, fold: Fold, repeats: int, place: str = "") 
         seed = bench.seed + TWIN * repeat
         job = decided(bench.job(f"{place}/final{repeat}", name, fold.whole, seed), choice)
         try:
-            train(job, bench.tell(name, choice.round))
+            result(job, None, bench.tell(name, choice.round))
         except NeedsValidationError:
             return Trained(choice, chosen_in, [chosen_in], refitted=False)
         final.append(job)
@@ -120,7 +133,7 @@ def tune(bench: Bench, job: Job) -> tuple[Job, Choice]:
     def run(lr: float, rounds: int) -> Curve:
         one = trial(lr, rounds)
         with quiet():
-            train(one, bench.tell(job.name, effort.rounds), extend=True)
+            result(one, None, bench.tell(job.name, effort.rounds), extend=True)
         found = {r: loss for r, loss in validation_losses(one).items() if r <= rounds}
         return Curve(list(found), list(found.values()), stopped=max(found) < rounds)
 

@@ -21,13 +21,13 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from fairlead import comparison as comparing
 from fairlead.catalogue import about
 from fairlead.core.errors import FairleadError, InputError, nearest, require
 from fairlead.data import ABOUT, PRESETS, Survey, survey
-from fairlead.identity import digest
 from fairlead.methods import METHODS, WRAPPERS
 from fairlead.report import opening_lines, read_summary, verdict_lines, verdict_table, write_page
+from fairlead.runs import comparison as comparing
+from fairlead.runs.identity import digest
 from fairlead.servers import STAGES
 from fairlead.settings import Settings, check, protocol_of, resolve
 

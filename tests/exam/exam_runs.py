@@ -13,12 +13,12 @@ import torch
 from torch import Tensor, nn
 
 from fairlead.catalogue import Entry, parse
-from fairlead.checkpoint import load_snapshot, save_snapshot
 from fairlead.clients import InProcess, States, engine, first_state, wrapped
 from fairlead.clients.pool import Engine
 from fairlead.core import Cohort, Federation, Layout, Method, Named, Plan, Server, Split, Task, Training, stream
 from fairlead.data import scenario
 from fairlead.rounds import Round, Snapshot, federate
+from fairlead.runs.checkpoint import load_snapshot, save_snapshot
 
 ROUNDS = 3
 SIZES = (40, 30, 28, 21, 12)  # three like-sized clients are stacked together and run out of batches one by one

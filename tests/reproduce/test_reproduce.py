@@ -19,12 +19,14 @@ from fairlead.cli import app
 from fairlead.core import InputError
 from fairlead.data import Scenario, load
 from fairlead.reproduce import BUDGETS, STUDIES, cells, confree, fedora, plgu, reproduce, study
-from fairlead.reproduce.cells import Found, Run, Workshop, collect, experiment_of, runs_of
+from fairlead.reproduce.cells import Found, Wanted, Workshop, collect, experiment_of, runs_of
 from fairlead.reproduce.crew import side_by_side
 from fairlead.reproduce.figures import by_number
 from fairlead.reproduce.study import Cell, Claim, Column, Computed, Entry, Study, above, narrowed
 from fairlead.reproduce.table import Number, as_csv, blocks, judge, latex, markdown, plain, sentence
-from fairlead.runs import Job
+from fairlead.runs import run as runs
+from fairlead.runs.material import Materials
+from fairlead.runs.run import Job
 
 NAMES = [
     "fedora-balanced",
@@ -220,13 +222,13 @@ def digits_study() -> Study:
 
 def test_cells_are_run_once_and_missing_data_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trained = []
-    train = cells.train
+    train = runs.train
 
     def noted(job: Job, tell: Callable[..., Any]) -> None:
         trained.append(job.name)
         train(job, tell)
 
-    monkeypatch.setattr(cells, "train", noted)
+    monkeypatch.setattr(runs, "train", noted)
     one, empty = digits_study(), tmp_path / "empty"
     empty.mkdir()
     monkeypatch.setattr(Scenario, "load", lambda self, _: load(self.data, empty if self.data == "mnist" else None))
@@ -241,7 +243,7 @@ def test_cells_are_run_once_and_missing_data_is_said(tmp_path: Path, monkeypatch
     assert "no mnist/train-*.parquet" in reasons.pop()
 
     trained.clear()
-    monkeypatch.setattr(Workshop, "_built", lambda *_: pytest.fail("a finished cell needs no data"))
+    monkeypatch.setattr(Materials, "get", lambda *_: pytest.fail("a finished cell needs no data"))
     again = collect(narrowed_to_digits(one), tmp_path, data_dir=None, seeds=1)
     assert trained == []
     assert again.results.items() <= first.results.items()
@@ -260,7 +262,7 @@ def test_cells_side_by_side_leave_what_one_after_another_would(tmp_path: Path, m
     broken = replace(one, entries={**one.entries, ("FedAvg", "nowhere"): unknown})
     side_by_side(broken, tmp_path / "crew", data_dir=None, seeds=1, jobs=2, progress=lambda *step: told.append(step))
     assert told[-1][0] == pytest.approx(told[-1][1])
-    monkeypatch.setattr(cells, "train", lambda *_: pytest.fail("a cell that the crew has trained"))
+    monkeypatch.setattr(runs, "train", lambda *_: pytest.fail("a cell that the crew has trained"))
     together = collect(one, tmp_path / "crew", data_dir=None, seeds=1)
     assert together.results.keys() == alone.results.keys()
     for key, result in together.results.items():
@@ -270,7 +272,7 @@ def test_cells_side_by_side_leave_what_one_after_another_would(tmp_path: Path, m
 
 def test_a_cell_that_another_process_is_at_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cell, trained = Cell("fedavg", {"scenario": "rotated-digits", "clients": 3, "rounds": 2}), []
-    train, begun = cells.train, threading.Event()
+    train, begun = runs.train, threading.Event()
 
     def slowly(job: Job, tell: Callable[..., Any]) -> None:
         trained.append(job.name)
@@ -278,10 +280,10 @@ def test_a_cell_that_another_process_is_at_is_waited_for(tmp_path: Path, monkeyp
         time.sleep(0.3)  # long enough for the other to begin as well, if nothing held it
         return train(job, tell)
 
-    monkeypatch.setattr(cells, "train", slowly)
+    monkeypatch.setattr(runs, "train", slowly)
 
     def one() -> dict[str, Any]:
-        return Workshop(tmp_path, None).result(Run(cell, 0), lambda _: None)
+        return Workshop(tmp_path, None).result(Wanted(cell, 0), lambda _: None)
 
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(one)
@@ -293,7 +295,7 @@ def test_a_cell_that_another_process_is_at_is_waited_for(tmp_path: Path, monkeyp
 
 def test_a_stopped_cell_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cell = Cell("fedavg", {"scenario": "rotated-digits", "clients": 3, "rounds": 3})
-    whole = Workshop(tmp_path / "whole", None).result(Run(cell, 0), lambda _: None)
+    whole = Workshop(tmp_path / "whole", None).result(Wanted(cell, 0), lambda _: None)
 
     class Stop(Exception):
         pass
@@ -302,11 +304,11 @@ def test_a_stopped_cell_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         if share > 0.5:
             raise Stop
 
-    monkeypatch.setattr("fairlead.runs.CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr("fairlead.runs.run.CHECKPOINT_SECONDS", 0.0)
     with pytest.raises(Stop):
-        Workshop(tmp_path / "stopped", None).result(Run(cell, 0), stop)
+        Workshop(tmp_path / "stopped", None).result(Wanted(cell, 0), stop)
     assert (tmp_path / "stopped" / f"{cell.key}-seed0" / "checkpoint.safetensors").exists()
-    resumed = Workshop(tmp_path / "stopped", None).result(Run(cell, 0), lambda _: None)
+    resumed = Workshop(tmp_path / "stopped", None).result(Wanted(cell, 0), lambda _: None)
     assert resumed["accuracy"] == whole["accuracy"]
 
 

@@ -17,9 +17,9 @@ from torch import nn
 
 import fairlead
 from fairlead.catalogue import parse
-from fairlead.identity import ARITHMETIC, UNKNOWN, fingerprint
 from fairlead.methods import METHODS
 from fairlead.models import MODELS, build
+from fairlead.runs.identity import ARITHMETIC, UNKNOWN, fingerprint
 from fairlead.servers import STAGES
 
 NAMES = [*METHODS, *(f"fedavg+{stage}" for stage in STAGES), "fedavg+ft", "fedrep+clip+confree"]
@@ -27,7 +27,7 @@ ALL = """
 import json
 import re
 from fairlead.catalogue import parse
-from fairlead.identity import fingerprint
+from fairlead.runs.identity import fingerprint
 from fairlead.models import build
 names = json.loads(input())
 print(json.dumps({n: fingerprint(parse(n)) for n in names} | {"mlp": fingerprint(build("mlp", (1, 8, 8), 10, 3))}))
@@ -133,7 +133,10 @@ def test_a_module_of_the_users_own_counts_by_what_is_taken_from_it(monkeypatch: 
     [
         ("import threading\nlock = threading.Lock()\ndef f(x):\n    with lock: return x", r"type lock \(lock\)"),
         ("stream = (i for i in range(3))\ndef f(x): return next(stream)", r"type generator \(stream\)"),
-        ("def f(x):\n    import users_helpers\n    return users_helpers.g(x)", r"import of 'users_helpers' while it runs"),
+        (
+            "def f(x):\n    import users_helpers\n    return users_helpers.g(x)",
+            r"import of 'users_helpers'",
+        ),
     ],
 )
 def test_what_cannot_be_compared_is_named(text: str, what: str) -> None:

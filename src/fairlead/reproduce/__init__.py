@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fairlead.checkpoint import write_json
 from fairlead.core import InputError, nearest, require
 from fairlead.core.files import atomically
 from fairlead.reproduce import confree, fedora, fedora_costs, fedora_released, fedres, plgu
@@ -19,7 +18,8 @@ from fairlead.reproduce.cells import Found, Progress, collect, table_of
 from fairlead.reproduce.crew import side_by_side
 from fairlead.reproduce.study import BUDGETS, Budget, Study, narrowed
 from fairlead.reproduce.table import Number, Verdict
-from fairlead.runs import versions
+from fairlead.runs.files import write_json
+from fairlead.runs.identity import versions
 
 STUDIES: dict[str, Callable[[Budget], Study]] = {
     **fedora.STUDIES,

@@ -10,22 +10,18 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 from filelock import FileLock
 
-from fairlead.catalogue import Entry as Parsed
 from fairlead.catalogue import check_options, parse
-from fairlead.checkpoint import read_json, read_table, write_json
-from fairlead.clients import Engine, choose, engine
-from fairlead.core import FairleadError, Federation
-from fairlead.data import Source
-from fairlead.identity import arithmetic, fingerprint
+from fairlead.core import FairleadError
 from fairlead.metrics import summarise
-from fairlead.models import build
 from fairlead.reproduce.study import Cell, Computed, Entry, Key, Result, Study
-from fairlead.runs import Job, finished, train
+from fairlead.runs.files import read_json, read_table, write_json
+from fairlead.runs.material import Materials
+from fairlead.runs.run import Run, result
 from fairlead.settings import Experiment, check, resolve
 
 logger = logging.getLogger(__name__)
@@ -35,7 +31,7 @@ Progress = Callable[[float, float, str], None]  # work done, work in all, what i
 WORK = {"mlp": 1.0, "logistic": 0.2, "lenet": 2.0, "cnn": 15.0}
 
 
-class Run(NamedTuple):
+class Wanted(NamedTuple):
     """One cell with one seed."""
 
     cell: Cell | Computed
@@ -74,7 +70,7 @@ def collect(study: Study, out: Path, *, data_dir: str | None, seeds: int, progre
     return found
 
 
-def runs_of(study: Study, seeds: int) -> Iterator[Run]:
+def runs_of(study: Study, seeds: int) -> Iterator[Wanted]:
     """Every run the study needs, once; those on the same federation follow one another."""
     cells: dict[str, Cell | Computed] = {}
     for entry in study.entries.values():
@@ -86,7 +82,7 @@ def runs_of(study: Study, seeds: int) -> Iterator[Run]:
         groups.setdefault(_federation(cell), []).append(cell)
     for group in groups.values():
         for seed in range(seeds):
-            yield from (Run(cell, seed) for cell in group)
+            yield from (Wanted(cell, seed) for cell in group)
 
 
 def _federation(cell: Cell | Computed) -> str:
@@ -121,94 +117,41 @@ def experiment_of(cell: Cell, data_dir: str | None) -> Experiment:
 
 
 class Workshop:
-    """Trains cells; keeps the last data set and federation at hand, since neighbours share them."""
+    """Trains cells, or reads what is there; neighbours share data and model."""
 
     def __init__(self, folder: Path, data_dir: str | None) -> None:
         self.folder, self.data_dir = folder, data_dir
-        self._source: tuple[str, Source | FairleadError] | None = None
-        self._federation: tuple[object, Federation] | None = None
-        self._engines: dict[str, Engine] = {}
+        self._materials = Materials()
 
-    def result(self, run: Run, tell: Callable[[float], None]) -> Result:
-        """The run's result, from its file if it is there."""
-        lock = self.folder / "locks" / f"{run.cell.key}-seed{run.seed}"
-        lock.parent.mkdir(parents=True, exist_ok=True)
-        # Another process may be at this cell, for the same table or one that shares it: wait, then read what it made.
-        with FileLock(lock):
-            return self._result(run, tell)
-
-    def _result(self, run: Run, tell: Callable[[float], None]) -> Result:
-        cell, seed = run
+    def result(self, wanted: Wanted, tell: Callable[[float], None]) -> Result:
+        """The cell's result, from its file if it is there; the data are loaded only to train."""
+        cell, seed = wanted
         if isinstance(cell, Computed):
-            path = self.folder / "computed" / f"{cell.key}-seed{seed}.json"
+            return self._computed(cell, seed)
+        experiment = experiment_of(cell, self.data_dir)
+        entry = parse(cell.method, experiment.options)
+        run = Run(self.folder / f"{cell.key}-seed{seed}", cell.method, entry, experiment, seed)
+        found = result(
+            run,
+            lambda: self._materials.get(experiment, seed).job(run),
+            lambda r: tell(r / experiment.rounds),
+            keep_models=False,  # a table needs the numbers; the models of a hundred cells would fill a disk
+        )
+        return _read(run.folder, experiment, found)
+
+    def _computed(self, cell: Computed, seed: int) -> Result:
+        path = self.folder / "computed" / f"{cell.key}-seed{seed}.json"
+        lock = path.parent / "locks" / path.stem
+        lock.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(lock):
             if not path.exists():
                 where = {"data_dir": self.data_dir} if cell.needs_data else {}
                 write_json(path, cell.compute(**cell.settings, seed=seed, **where))
-            return dict(read_json(path))
-        folder = self.folder / f"{cell.key}-seed{seed}"
-        experiment = experiment_of(cell, self.data_dir)
-        if not _done(folder, experiment, cell, seed):
-            job = self._job(folder, experiment, cell, seed)
-            train(job, lambda r: tell(r / experiment.rounds))
-            # A table needs the numbers; the models of a hundred cells would fill a disk.
-            (folder / "checkpoint.safetensors").unlink(missing_ok=True)
-        return _read(folder, experiment)
-
-    def _job(self, folder: Path, experiment: Experiment, cell: Cell, seed: int) -> Job:
-        entry = parse(cell.method, experiment.options)
-        federation = self._built(experiment, seed)
-        module = build(experiment.model, tuple(federation.train.x.shape[1:]), len(federation.classes), seed)
-        identity = _code(entry) | {"data": fingerprint(federation), "model": fingerprint(module)}
-        job = Job(folder, cell.method, entry, experiment, federation, module, engine("loop"), seed, identity)
-        return replace(job, engine=self._engine(folder, job, cell))
-
-    def _engine(self, folder: Path, job: Job, cell: Cell) -> Engine:
-        """The engine a stopped run began with, else the faster one for its scenario."""
-        path = folder / "settings.json"
-        if path.exists():
-            return engine(str(read_json(path)["experiment"]["engine"]))
-        if cell.where not in self._engines:
-            p, n = job.experiment.participation, job.federation.clients
-            count = max(1, int(p * n) if p <= 1 else int(p))
-            self._engines[cell.where] = choose(job.module, job.federation, job.experiment.training, count)
-        return self._engines[cell.where]
-
-    def _built(self, experiment: Experiment, seed: int) -> Federation:
-        scenario = experiment.scenario
-        if self._source is None or self._source[0] != scenario.data:
-            self._source, self._federation = (scenario.data, self._loaded(experiment)), None
-        source = self._source[1]
-        if isinstance(source, FairleadError):
-            raise source
-        if self._federation is None or self._federation[0] != (scenario, seed):
-            self._federation = None  # the old one goes before the new one is built
-            self._federation = ((scenario, seed), scenario.build(seed, source=source))
-        return self._federation[1]
-
-    def _loaded(self, experiment: Experiment) -> Source | FairleadError:
-        try:
-            return experiment.scenario.load(experiment.data_dir)
-        except FairleadError as error:
-            return error  # said once per cell, without asking the hub again for each
+        return dict(read_json(path))
 
 
-def _done(folder: Path, experiment: Experiment, cell: Cell, seed: int) -> bool:
-    """Whether the folder holds this very run, done: told without loading any data."""
-    path = folder / "settings.json"
-    if not path.exists():
-        return False
-    name = str(read_json(path)["experiment"]["engine"])
-    entry, blank = parse(cell.method, experiment.options), cast(Any, None)
-    return finished(Job(folder, cell.method, entry, experiment, blank, blank, engine(name), seed, _code(entry)))
-
-
-def _code(entry: Parsed) -> dict[str, str]:
-    return {"method": fingerprint(entry)} | arithmetic()
-
-
-def _read(folder: Path, experiment: Experiment) -> Result:
+def _read(folder: Path, experiment: Experiment, result: Result) -> Result:
     """A run's figures: the summary, the curve of mean test accuracy, and the global model's accuracies."""
-    result = dict(read_json(folder / "summary.json"))
     table = read_table(folder / "records.parquet")
     records = [dict(zip(table, values, strict=True)) for values in zip(*table.values(), strict=True)]
     tested = [r for r in records if r["split"] == "test"]

@@ -18,7 +18,7 @@ import torch
 
 from fairlead.core import FairleadError
 from fairlead.core.fast.machine import cores
-from fairlead.reproduce.cells import Progress, Run, Workshop, runs_of, work
+from fairlead.reproduce.cells import Progress, Wanted, Workshop, runs_of, work
 from fairlead.reproduce.study import Cell, Study
 
 _workshop: Workshop  # of a worker, set when it begins
@@ -80,6 +80,6 @@ def _leave_with_parent() -> None:
         os._exit(1)
 
 
-def _train(run: Run) -> None:
+def _train(run: Wanted) -> None:
     with suppress(FairleadError):
         _workshop.result(run, lambda share: None)

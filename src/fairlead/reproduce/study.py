@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple, get_args
 
 from fairlead.core import InputError, nearest
-from fairlead.identity import digest
+from fairlead.runs.identity import digest
 
 Budget = Literal["quick", "standard", "full"]
 BUDGETS: tuple[Budget, ...] = get_args(Budget)

@@ -17,6 +17,7 @@ import sys
 import types
 from collections.abc import Iterator
 from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,15 @@ def arithmetic() -> dict[str, str]:
     """The versions that the bits of a result depend on."""
     python = ".".join(platform.python_version_tuple()[:2])
     return {"arithmetic": str(ARITHMETIC), "torch": str(torch.__version__), "python": python}
+
+
+def versions() -> dict[str, str]:
+    """The versions of the software, for the reader of a result."""
+    try:
+        own = version("fairlead")
+    except PackageNotFoundError:  # running from a source tree that is not installed
+        own = "unknown"
+    return {"fairlead": own, "torch": str(torch.__version__), "python": platform.python_version()}
 
 
 def digest(value: object) -> str:

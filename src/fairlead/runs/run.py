@@ -11,109 +11,148 @@ from __future__ import annotations
 
 import logging
 import math
-import platform
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from importlib.metadata import PackageNotFoundError, version
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
+from filelock import FileLock
 from torch import Tensor, nn
 
 from fairlead.catalogue import Entry
-from fairlead.checkpoint import (
-    kept_round,
-    load_snapshot,
-    read_json,
-    read_table,
-    save_snapshot,
-    write_json,
-    write_table,
-)
 from fairlead.clients import KEPT, Engine, InProcess, States, StateStore, payload, wrapped
 from fairlead.core import Federation, Layout, Named, Plan, RunError
 from fairlead.core.task import SplitName
-from fairlead.identity import UNKNOWN
-from fairlead.rounds import Round, Snapshot, federate
+from fairlead.rounds import Snapshot, federate
+from fairlead.runs.checkpoint import kept_round, load_snapshot, save_snapshot
+from fairlead.runs.files import read_json, read_table, write_json, write_table
+from fairlead.runs.identity import UNKNOWN, arithmetic, fingerprint, versions
+from fairlead.runs.records import Records, Rounds
+from fairlead.runs.statefiles import StateFiles
 from fairlead.settings import Experiment
-from fairlead.statefiles import StateFiles
 
 logger = logging.getLogger(__name__)
 
 CHECKPOINT_SECONDS = 20.0
-RUN_FILES = ("settings.json", "records.parquet", "rounds.parquet", "checkpoint.safetensors", "summary.json")
+FILES = ("settings.json", "records.parquet", "rounds.parquet", "checkpoint.safetensors", "summary.json")
 MEMORY_BYTES = 2**32  # of states; more live in files
 Progress = Callable[[int], None]  # called with the number of the round just done
 
 
 @dataclass(frozen=True)
-class Job:
-    """One method with one seed, and all it takes to train it."""
+class Run:
+    """One method with one seed, in plain values, and the folder that keeps it."""
 
     folder: Path
     name: str
     entry: Entry
     experiment: Experiment
-    federation: Federation
-    module: nn.Module
-    engine: Engine
     seed: int
-    identity: dict[str, str]  # fingerprints of data, model and method, and the versions that bits depend on
 
     def plan(self) -> Plan:
         """The rounds of this run."""
         chosen = {f.name: getattr(self.experiment, f.name) for f in fields(Plan) if hasattr(self.experiment, f.name)}
         return Plan(**chosen, seed=self.seed)
 
+    @cached_property
+    def identity(self) -> dict[str, str]:
+        """Fingerprints of what makes this run, as far as they are known, and the versions that bits depend on."""
+        return {"method": fingerprint(self.entry)} | arithmetic()
+
     def settings(self) -> dict[str, Any]:
-        """What makes this run this run."""
-        plain = self.experiment.to_json() | {"engine": self.engine.name}
+        """What makes this run this run, for its file."""
+        plain = self.experiment.to_json()
         # Options of other methods are no part of this run: one more method leaves it as it is.
         plain["options"] = {n: v for n, v in plain["options"].items() if n in self.name.split("+")}
         about = {"identity": self.identity, "versions": versions()}
         return {"method": self.name, "seed": self.seed, "experiment": plain} | about
 
 
-def versions() -> dict[str, str]:
-    """The versions that results depend on."""
-    try:
-        own = version("fairlead")
-    except PackageNotFoundError:  # running from a source tree that is not installed
-        own = "unknown"
-    return {"fairlead": own, "torch": str(torch.__version__), "python": platform.python_version()}
+@dataclass(frozen=True)
+class Job(Run):
+    """A run with all it takes to train it."""
+
+    federation: Federation
+    module: nn.Module  # with its initial weights
+    engine: Engine
+    made: dict[str, str]  # fingerprints of data and model
+
+    @cached_property
+    def identity(self) -> dict[str, str]:
+        """Fingerprints of what makes this run, and the versions that bits depend on."""
+        return self.made | {"method": fingerprint(self.entry)} | arithmetic()
+
+    def settings(self) -> dict[str, Any]:
+        """What makes this run this run, for its file."""
+        plain = super().settings()
+        return plain | {"experiment": plain["experiment"] | {"engine": self.engine.name}}
 
 
-def finished(job: Job, extend: bool = False) -> bool:
+def result(
+    run: Run,
+    prepare: Callable[[], Job] | None = None,
+    progress: Progress | None = None,
+    *,
+    extend: bool = False,
+    keep_models: bool = True,
+) -> dict[str, Any]:
+    """The run's summary: read, where its folder holds it, else trained.
+
+    What it takes to train comes from `prepare`, where `run` is no `Job` itself. A run that another process is at is
+    waited for. With `extend`, a run of fewer rounds goes on.
+    """
+    if not finished(run, extend):
+        lock = run.folder.parent / "locks" / run.folder.name
+        lock.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(lock):
+            if not finished(run, extend):
+                train(prepare() if prepare else _job(run), progress)
+                if not keep_models:
+                    (run.folder / "checkpoint.safetensors").unlink(missing_ok=True)
+    return dict(read_json(run.folder / "summary.json"))
+
+
+def _job(run: Run) -> Job:
+    assert isinstance(run, Job), "a run that is no job needs `prepare`"
+    return run
+
+
+def finished(run: Run, extend: bool = False) -> bool:
     """Whether the folder already holds this very run, done; one made from anything else is refused.
 
     With `extend`, a run of fewer rounds is an unfinished one.
     """
-    path = job.folder / "settings.json"
+    there, rounds = rounds_in(run.folder), run.experiment.rounds
+    further = extend and 0 < there < rounds
+    check_same(run, ROUNDS if further else ())
+    if further and run.experiment.training.schedule == "cosine":
+        raise RunError(f"{run.folder}: the cosine schedule of {there} rounds has come to its end; {ANEW}")
+    return not further and (run.folder / "summary.json").exists()
+
+
+def check_same(run: Run, ignoring: Sequence[str] = ()) -> None:
+    """Refuse a folder that holds a run made from anything else, but for these settings."""
+    path = run.folder / "settings.json"
     if not path.exists():
-        return False
+        return
     found = read_json(path)
     if not isinstance(found, dict) or not isinstance(found.get("experiment"), dict):
         raise RunError(f"{path} has no experiment, expected a run that fairlead wrote; {ANEW}")
-    there, rounds = found["experiment"].get("rounds", 0), job.experiment.rounds
-    further = extend and there < rounds
-    if further:
-        found["experiment"] |= {"rounds": rounds}
-        found["experiment"]["training"] |= {"rounds": rounds}
-    changed = _changes(found, job)
+    changed = [c for c in _changes(found, run) if c.partition(":")[0] not in ignoring]
     if changed:
-        more = [c for c in changed if not c.startswith(("rounds:", "training.rounds:"))]
-        longer = not more and there < rounds
-        hint = f"`fairlead resume {job.folder} --rounds {rounds}` goes on from there, or " if longer else ""
-        raise RunError(f"{job.folder} holds a run made from something else: {'; '.join(more or changed)}; {hint}{ANEW}")
-    if further and job.experiment.training.schedule == "cosine":
-        raise RunError(f"{job.folder}: the cosine schedule of {there} rounds has come to its end; {ANEW}")
-    return not further and (job.folder / "summary.json").exists()
+        rounds = run.experiment.rounds
+        more = [c for c in changed if c.partition(":")[0] not in ROUNDS]
+        longer = not more and rounds_in(run.folder) < rounds
+        hint = f"`fairlead resume {run.folder} --rounds {rounds}` goes on from there, or " if longer else ""
+        raise RunError(f"{run.folder} holds a run made from something else: {'; '.join(more or changed)}; {hint}{ANEW}")
 
 
 # What a path or a preset is called says nothing that the content does not.
 UNCOMPARED = {"name", "data_dir"}
+ROUNDS = ("rounds", "training.rounds")
 CHANGED = {
     "data": "the data changed",
     "model": "the model changed, its architecture or its initial weights",
@@ -123,13 +162,15 @@ CHANGED = {
 ANEW = "train anew with --fresh (from Python: fresh=True), or choose another --out"
 
 
-def _changes(found: dict[str, Any], job: Job) -> list[str]:
+def _changes(found: dict[str, Any], run: Run) -> list[str]:
     """What differs between the run in the folder and this one, in words."""
-    wanted = job.settings()
-    said = _differences(_compared(found), _compared(wanted))
-    before = found.get("identity", {})
-    for part, here in job.identity.items():
-        there = str(before.get(part, f"{UNKNOWN}the folder does not say"))
+    before, wanted = _compared(found), _compared(run.settings())
+    if wanted["engine"] == "auto":  # any that made the folder
+        before["engine"] = "auto"
+    said = _differences(before, wanted)
+    prints = found.get("identity", {})
+    for part, here in run.identity.items():
+        there = str(prints.get(part, f"{UNKNOWN}the folder does not say"))
         opaque = [x.removeprefix(UNKNOWN) for x in (here, there) if x.startswith(UNKNOWN)]
         if opaque:
             said.append(f"the {part} cannot be compared with the one that made it: {opaque[0]}")
@@ -153,11 +194,8 @@ def _differences(a: Any, b: Any, path: str = "") -> list[str]:
     return [f"{path}: {a!r} there, {b!r} here"]
 
 
-def train(job: Job, progress: Progress | None = None, extend: bool = False) -> None:
+def train(job: Job, progress: Progress | None = None) -> None:
     """Train the run to its end, from its last checkpoint if it has one."""
-    if finished(job, extend):
-        logger.info("%s is done already", job.folder)
-        return
     (job.folder / "summary.json").unlink(missing_ok=True)  # of fewer rounds
     write_json(job.folder / "settings.json", job.settings())
     checkpoint = job.folder / "checkpoint.safetensors"
@@ -269,48 +307,3 @@ def deployed(job: Job, client: int) -> nn.Module:
         clients.load(saved, now.round, now.message)
         row = clients.models(torch.tensor([client]))[0]
     return Layout(module).write(row, module).eval()
-
-
-class Records:
-    """Scores by round and client, as the columns of a table."""
-
-    def __init__(self, columns: dict[str, list[Any]] | None = None, until: int = 0, plan: Plan | None = None) -> None:
-        names = ("round", "client", "split", "model", "accuracy", "loss", "n")
-        self.columns = _until(columns, until, plan) if columns else {n: [] for n in names}
-
-    def add(self, round: Round, federation: Federation) -> None:
-        """Append the scores of a round; a metric that no earlier round had is a new column."""
-        count, before = federation.clients, len(self.columns["round"])
-        for s in round.scores:
-            constant = {"round": round.round, "split": s.split, "model": s.model}
-            new: dict[str, list[Any]] = {n: [v] * count for n, v in constant.items()}
-            new |= {"client": list(range(count)), "n": getattr(federation, s.split).sizes.tolist()}
-            new |= {metric: values.to(torch.float64).tolist() for metric, values in s.values.items()}
-            for name in {**self.columns, **new}:
-                column = self.columns.setdefault(name, [None] * before)
-                column += new.get(name, [None] * count)
-            before += count
-
-    def rows(self) -> Iterator[dict[str, Any]]:
-        """One dict per record."""
-        return (dict(zip(self.columns, values, strict=True)) for values in zip(*self.columns.values(), strict=True))
-
-
-class Rounds:
-    """Cost by round, as the columns of a table."""
-
-    def __init__(self, columns: dict[str, list[Any]] | None = None, until: int = 0) -> None:
-        names = ("round", "seconds", "samples", "bytes_up", "bytes_down", "left_out")
-        self.columns = _until(columns, until) if columns else {n: [] for n in names}
-
-    def add(self, r: Round) -> None:
-        """Append a round."""
-        values = (r.round, r.seconds, r.samples, r.bytes_up, r.bytes_down, len(r.dropped))
-        for name, value in zip(self.columns, values, strict=True):
-            self.columns[name].append(value)
-
-
-def _until(columns: dict[str, list[Any]], round: int, plan: Plan | None = None) -> dict[str, list[Any]]:
-    """The rows up to a round; without those that were evaluated only because a shorter run ended there."""
-    keep = [i for i, r in enumerate(columns["round"]) if r <= round and (plan is None or plan.evaluated(r))]
-    return {n: [values[i] for i in keep] for n, values in columns.items()}

@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file
 
 import fairlead
-from fairlead import checkpoint, runs
+from fairlead.runs import files, identity
 
 SMALL: dict[str, Any] = {"clients": 4, "rounds": 6, "evaluate_every": 2, "engine": "loop", "model": "logistic"}
 
@@ -27,7 +27,7 @@ def same_bits(a: Path, b: Path, run: str) -> None:
     left, right = tensors(a, run), tensors(b, run)
     assert left.keys() == right.keys()
     assert all(torch.equal(left[n], right[n]) for n in left)
-    records = [checkpoint.read_table(f / "runs" / run / "records.parquet") for f in (a, b)]
+    records = [files.read_table(f / "runs" / run / "records.parquet") for f in (a, b)]
     assert records[0] == records[1]
 
 
@@ -35,7 +35,7 @@ def test_killed_at_any_moment_it_ends_with_the_same_bits(tmp_path: Path) -> None
     settings = "clients=4, rounds=120, evaluate_every=20, engine='loop', model='logistic', participation=0.5"
     # Checkpoints after every round, so that kills fall inside writes too.
     program = (
-        "import sys, fairlead; from fairlead import runs; runs.CHECKPOINT_SECONDS = 0.0;"
+        "import sys, fairlead; from fairlead.runs import run; run.CHECKPOINT_SECONDS = 0.0;"
         f"fairlead.compare(['fedora'], out=sys.argv[1], {settings})"
     )
     whole, broken = tmp_path / "whole", tmp_path / "broken"
@@ -157,4 +157,4 @@ def test_your_own_method_model_and_data_without_touching_the_library() -> None:
         engine="loop",
     )
     assert isinstance(result.model("mine", 0), torch.nn.Linear)
-    assert runs.versions()["fairlead"]
+    assert identity.versions()["fairlead"]

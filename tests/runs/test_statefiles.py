@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fairlead
-from fairlead import runs
 from fairlead.clients import States, inprocess
-from fairlead.statefiles import StateFiles
+from fairlead.runs import run as runs
+from fairlead.runs.statefiles import StateFiles
 
 FIRST = {"v": torch.tensor([[1.0, 2.0]]), "n": torch.tensor([[7]])}
 N = 9

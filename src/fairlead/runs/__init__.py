@@ -1,0 +1,13 @@
+"""Run folders: what is trained is kept in files, found again, and gone on with.
+
+files        JSON, tables and tensors to disk and back, never half written
+statefiles   clients' states on disk
+identity     fingerprints of what a run was made from
+checkpoint   a run's snapshot in one file
+records      scores and costs of every round, as tables
+cell         one method with one seed in its folder: found there, or trained
+material     the clients' data and the model that all methods of a seed share
+asked        a comparison as it is asked for, checked
+summarise    the verdict from the runs' figures
+comparison   several methods against training alone: compare, resume, run
+"""

@@ -1,0 +1,107 @@
+"""A comparison as it is asked for: whatever is in the wrong place is said in a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from fairlead.catalogue import Entry, check_options, parse
+from fairlead.core import InputError, Method, require
+from fairlead.data import Source
+from fairlead.runs.material import Factory
+from fairlead.settings import Experiment, shown
+
+CONTROL = "local"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A comparison as it is asked for, each part checked for its kind."""
+
+    methods: Sequence[str] | Mapping[str, Method]
+    experiment: Experiment
+    seeds: list[int]
+    factory: Factory | None
+    source: Source | None
+
+    def own(self) -> list[str]:
+        """What comes from the caller's program and cannot be had from a file."""
+        named = {"methods": isinstance(self.methods, Mapping), "model": self.factory, "source": self.source}
+        return [name for name, given in named.items() if given]
+
+
+def check_source(source: object) -> None:
+    """Refuse samples of a kind that cannot be used."""
+    if source is not None and not isinstance(source, Source):
+        raise InputError(
+            f"source must come from fairlead.data.from_tensors(x, y), got {shown(source)}; "
+            "for a table write a .csv or .parquet file and give data='FILE'"
+        )
+
+
+def folder_of(out: object) -> Path | None:
+    """A folder from what the caller gave."""
+    require(out is None or isinstance(out, str | Path), f"a folder must be a path, got {shown(out)}")
+    folder = None if out is None else Path(out)  # type: ignore[arg-type]
+    require(folder is None or not folder.is_file(), f"{folder} is a file, expected a folder or a new path")
+    return folder
+
+
+def seeds_of(seeds: object) -> list[int]:
+    """The seeds as a list; a number stands for so many."""
+    chosen = list(range(seeds)) if isinstance(seeds, int) else list(seeds) if isinstance(seeds, Iterable) else None
+    fits = chosen is not None and all(isinstance(s, int) and not isinstance(s, bool) and s >= 0 for s in chosen)
+    require(fits, f"seeds must be a number of seeds or a list of whole numbers, got {shown(seeds)}")
+    require(bool(chosen), "seeds must be at least 1; with 3 the table shows a spread")
+    return list(dict.fromkeys(chosen or []))
+
+
+def factory_of(model: object) -> Factory | None:
+    """The caller's own function that makes the model; None where it is a name or left out."""
+    if model is None or isinstance(model, str):
+        return None
+    if isinstance(model, nn.Module) or not callable(model):
+        raise InputError(
+            f"model must be a name, or a function of sample shape and number of classes that makes a module, "
+            f"got {shown(model)}; write model=lambda shape, classes: ..."
+        )
+    return model
+
+
+def entries_of(methods: Sequence[str] | Mapping[str, Method], experiment: Experiment) -> dict[str, Entry]:
+    """The methods by name, LOCAL first and always."""
+    check_options(experiment.options)
+    if isinstance(methods, Mapping):
+        named = {name: Entry(_own(name, method), None) for name, method in methods.items()}
+    else:
+        fits = isinstance(methods, Iterable) and not isinstance(methods, str | Method)
+        names: list[Any] = list(methods) if fits else [methods]
+        odd = next((n for n in names if not isinstance(n, str)), None)
+        kind = "a Method" if isinstance(odd, Method) else shown(odd)
+        require(odd is None, f"methods must be names, got {kind}; give your own as {{'mine': Method(...)}}")
+        require(fits, f"methods must be a list of names, got {shown(methods)}; write [{methods!r}]")
+        named = {name: parse(name, experiment.options) for name in names}
+    require(len(named) >= 1, "no method given; try local fedavg fedrep+confree")
+    entries = {CONTROL: parse(CONTROL, experiment.options)} | named
+    used = {part for name in entries for part in name.split("+")} if not isinstance(methods, Mapping) else {CONTROL}
+    for owner, values in experiment.options.items():
+        require(
+            owner in used,
+            f"option {owner}.{next(iter(values), '')} has no effect: {owner} is not among {', '.join(entries)}",
+        )
+    return entries
+
+
+def _own(name: object, method: object) -> Method:
+    """A method of the user's own under a name that can be a folder's."""
+    if not isinstance(method, Method):
+        hint = f"; call it: {{{name!r}: {getattr(method, '__name__', 'f')}()}}" if callable(method) else ""
+        raise InputError(f"methods[{name!r}] must be a fairlead.Method, got {shown(method)}{hint}")
+    fits = isinstance(name, str) and name not in ("", ".", "..") and not set(name) & set("/\\")
+    require(fits, f"a method's name must be text without slashes, got {name!r}")
+    require(name != CONTROL, f"'{CONTROL}' is the control, which is always trained; give your method another name")
+    return method

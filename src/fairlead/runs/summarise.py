@@ -1,0 +1,124 @@
+"""The summary of a published protocol's runs: every method's figures over seeds, client by client."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fairlead.assess import judged
+from fairlead.findings import LEVEL, Finding, Findings
+from fairlead.metrics import over_seeds, summarise
+from fairlead.rounds import held_out
+from fairlead.runs.asked import CONTROL
+from fairlead.runs.identity import versions
+from fairlead.runs.run import Job
+
+
+def summarise_all(
+    jobs: Mapping[tuple[str, int], Job], runs: Mapping[tuple[str, int], dict[str, Any]], found: Findings
+) -> dict[str, Any]:
+    """The comparison's `summary.json`, from the runs' own and what was found."""
+    seeds = list(dict.fromkeys(seed for _, seed in jobs))
+    names = list(dict.fromkeys(name for name, _ in jobs))
+    some = jobs[names[-1], seeds[0]]
+    experiment = some.experiment
+    newcomers = [held_out(experiment.unseen, some.federation.clients, seed)[1].tolist() for seed in seeds]
+    for (name, seed), one in runs.items():
+        own = found.by_run[name][seeds.index(seed)]
+        one["accuracy"] = [float("nan") if score is None else score for score in own]
+    t = experiment.training
+    settings = {
+        "rounds": experiment.rounds,
+        "seeds": seeds,
+        "model": experiment.model,
+        "parameters": sum(p.numel() for p in some.module.parameters()),
+        "engine": some.engine.name,
+        "participation": experiment.participation,
+        "lr": t.lr,
+        "epochs": t.epochs,
+        "steps": t.steps,
+        "batch_size": t.batch_size,
+        "momentum": t.momentum,
+        "weight_decay": t.weight_decay,
+        "schedule": t.schedule,
+        "select": experiment.select,
+        "evaluate_every": experiment.evaluate_every,
+        "unseen": experiment.unseen,
+        "newcomer_epochs": experiment.newcomer_epochs,
+        "options": experiment.options,
+        "level": LEVEL,
+    }
+    return {
+        "scenario": {"name": experiment.name} | experiment.to_json()["scenario"],
+        "settings": settings,
+        "versions": versions(),
+        "control": CONTROL,
+        "methods": {
+            name: summarise_method(
+                [runs[name, s] for s in seeds], [runs[CONTROL, s] for s in seeds], newcomers, found[name]
+            )
+            | {"runs": [f"runs/{name}-seed{s}" for s in seeds], "notes": []}
+            for name in names
+        },
+        "findings": found.to_json(),
+        "data": {"notes": list(some.federation.notes)},
+    }
+
+
+def summarise_method(
+    runs: list[dict[str, Any]], controls: list[dict[str, Any]], newcomers: list[list[int]], found: Finding
+) -> dict[str, Any]:
+    """One method's entry: means over seeds, their spread, and each client against itself alone.
+
+    `newcomers` are the clients held out under each seed; the headline figures leave them out.
+    """
+    triples = list(zip(runs, controls, newcomers, strict=True))
+    scores = over_seeds([_summarise(r, c, ~_is_in(r, new)) for r, c, new in triples])
+    unseen = {"unseen": _means([_summarise(r, c, _is_in(r, new)) for r, c, new in triples])} if newcomers[0] else {}
+    accuracy, alone = (np.array([r["accuracy"] for r in group]) for group in (runs, controls))  # (seeds, N)
+    n_test, n_train = (np.array([r[key] for r in runs]) for key in ("n_test", "n_train"))
+    verdicts = {v.owner: v for v in found.verdicts}
+    names = [runs[0]["names"][k] if runs[0]["names"] else str(k) for k in range(accuracy.shape[1])]
+    clients: list[dict[str, Any]] = [
+        {
+            "id": k,
+            "name": names[k],
+            "n_train": round(float(n_train[:, k].mean())),
+            "n_test": round(float(n_test[:, k].mean())),
+            "accuracy": float(accuracy[:, k].mean()),
+            "local_accuracy": float(alone[:, k].mean()),
+            **judged(verdicts.get(names[k])),
+            "newcomer": sum(k in held for held in newcomers) / len(runs),  # share of seeds in which it was one
+        }
+        for k in range(accuracy.shape[1])
+    ]
+    costs = ("bytes_up", "bytes_down", "train_seconds", "samples_per_second")
+    return (
+        {name: value["mean"] for name, value in scores.items()}
+        | {name: float(np.mean([r[name] for r in runs])) for name in costs}
+        | {
+            "spread": {name: value["std"] for name, value in scores.items()},
+            "model": "personal",
+            "round": {"rule": runs[0]["round"]["rule"], "rounds": [r["round"]["round"] for r in runs]},
+            "average": "clients",
+            "worse": [c["id"] for c in clients if c["verdict"] == "worse"],
+            "clients": clients,
+        }
+        | unseen
+    )
+
+
+def _is_in(run: dict[str, Any], ids: list[int]) -> NDArray[np.bool_]:
+    return np.isin(np.arange(len(run["accuracy"])), ids)
+
+
+def _summarise(run: dict[str, Any], control: dict[str, Any], chosen: NDArray[np.bool_]) -> dict[str, float]:
+    """Some of the clients in a few numbers."""
+    return summarise(*(np.array(x)[chosen] for x in (run["accuracy"], control["accuracy"], run["n_test"])))
+
+
+def _means(summaries: list[dict[str, float]]) -> dict[str, float | None]:
+    return {name: value["mean"] for name, value in over_seeds(summaries).items()}
