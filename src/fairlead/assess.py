@@ -227,13 +227,13 @@ def _answers(job: Job, fold: Fold, repeat: int, metric: Metric, chosen_in: Job) 
     checked = answered(fold.chooses, fold.chooses.validation, kept_outputs(chosen_in, "validation"))
     outputs = kept_outputs(job, "test")
     found = answered(job.federation, job.federation.test, outputs)
-    return dataclasses.replace(found, fold=fold.number, repeat=repeat, validation=over_owners(checked, metric))
+    return dataclasses.replace(found, fold=fold.number, repeat=repeat, validation=over_rows(checked, metric))
 
 
 def _of_tool(tool: Yardstick, fold: Fold, metric: Metric) -> Answers:
     checked = answered(fold.chooses, fold.chooses.validation, tool.validation)
     found = answered(fold.whole, fold.whole.test, tool.test)
-    return dataclasses.replace(found, fold=fold.number, validation=over_owners(checked, metric))
+    return dataclasses.replace(found, fold=fold.number, validation=over_rows(checked, metric))
 
 
 def _pooled(bench: Bench, fold: Fold, metric: Metric) -> tuple[Answers, str]:
@@ -241,7 +241,7 @@ def _pooled(bench: Bench, fold: Fold, metric: Metric) -> tuple[Answers, str]:
     together = Fold(fold.number, pooled(fold.chooses), pooled(fold.whole))
     tools = [tool for tool in yardsticks(together.chooses, together.whole) if tool.name != "majority"]
     if tools:
-        scores = [over_owners(_apart(fold.chooses, "validation", t.validation[0]), metric) for t in tools]
+        scores = [over_rows(_apart(fold.chooses, "validation", t.validation[0]), metric) for t in tools]
         known = [(-np.inf if s is None else s if metric.higher else -s) for s in scores]
         best = tools[int(np.argmax(known))]
         outputs, title = best.test[0], best.title
@@ -276,9 +276,15 @@ def in_units(federation: Federation, client: int, values: Tensor) -> Array:
     return flat * federation.target.sd[client] + federation.target.mean[client] if federation.target.sd else flat
 
 
-def over_owners(answers: Answers, metric: Metric) -> float | None:
-    """The metric's mean over the owners for which it is defined."""
-    return mean([metric(y, out).value for y, out in zip(answers.y, answers.outputs, strict=True)])
+def over_rows(answers: Answers, metric: Metric) -> float | None:
+    """The metric's mean over the owners for which it is defined, each counting by its rows.
+
+    Choices are made by it: an owner with a handful of rows says little of how good a way to train is.
+    """
+    each = [(metric(y, out).value, len(y)) for y, out in zip(answers.y, answers.outputs, strict=True)]
+    known = [(value, n) for value, n in each if np.isfinite(value)]
+    values, rows = zip(*known, strict=True) if known else ((), ())
+    return float(np.average(values, weights=rows)) if known else None
 
 
 def summarise_assessment(

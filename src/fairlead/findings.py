@@ -30,6 +30,7 @@ from fairlead.metrics import (
 
 Kind = Literal["alone", "method", "pooled"]
 Array = NDArray[Any]
+BEST_ALONE = "best alone"  # the bar's name where folds have different ones
 LEVEL = 0.95  # all intervals of one way to train hold together with this chance
 
 
@@ -108,6 +109,8 @@ def find(
     alone = [way for way in ways if way.kind == "alone"]
     bar, name, why = best_alone(alone, metric)
     local = next(way for way in alone if way.name == "local")
+    if name == BEST_ALONE:
+        ways = [Way(name, "the best alone", "alone", bar, []), *ways]
     luck = paired(owners, twins, local.answers) if twins else None
     found = []
     for way in ways:
@@ -132,7 +135,7 @@ def best_alone(ways: Sequence[Way], metric: Metric) -> tuple[list[Answers], str,
     """The bar: in every fold the answers of the way that was best on the fold's validation rows; its name and why.
 
     The choice is made inside the fold, so that no test row has a part in it. Where folds choose differently, the bar
-    is made of several and is called after the most frequent one.
+    is made of several. Without validation scores, as in a published protocol, it is the first way.
     """
     sign = 1 if metric.higher else -1
     chosen: dict[int, Way] = {}
@@ -142,16 +145,14 @@ def best_alone(ways: Sequence[Way], metric: Metric) -> tuple[list[Answers], str,
         best = max(known, key=lambda name: known[name]) if known else ways[0].name
         chosen[fold] = next(way for way in ways if way.name == best)
     bar = [answers for fold, way in chosen.items() for answers in way.answers if answers.fold == fold]
-    names = Counter(way.name for way in chosen.values())
-    titles = {way.name: way.title for way in ways}
-    (name, most), *rest = names.most_common()
-    if len(ways) == 1:
-        return bar, name, f"{titles[name]} is the only way to train alone here"
-    said = f"{titles[name]} was the best alone on validation rows"
-    if not rest:
-        return bar, name, said
-    others = ", ".join(f"{titles[n]} in {count}" for n, count in rest)
-    return bar, f"{name}", f"{said} in {most} of {len(chosen)} folds ({others}); each fold's best is its bar"
+    names = Counter(way.title for way in chosen.values()).most_common()
+    first = next(iter(chosen.values()))
+    if all(a.validation is None for way in ways for a in way.answers):
+        return bar, first.name, "as published"
+    if len(names) == 1:
+        return bar, first.name, "the best alone on validation rows"
+    told = ", ".join(f"{title} in {count}" for title, count in names)
+    return bar, BEST_ALONE, f"chosen on the validation rows of each of {len(chosen)} folds ({told})"
 
 
 def paired(owners: Sequence[str], ours: Sequence[Answers], theirs: Sequence[Answers]) -> list[OwnerPairs]:

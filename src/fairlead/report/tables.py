@@ -266,10 +266,8 @@ def data_notes(summary: Summary) -> list[str]:
 
 def basis(summary: Summary) -> str:
     """What the verdicts are about and what they compare with."""
-    found, title = summary["findings"], bar(summary)["title"]
-    why = found["why_bar"]
-    told = f", which {why.removeprefix(title + ' ')}" if why.startswith(f"{title} ") else f": {why}"
-    return f"Verdicts are about {found['why_metric']}; the bar is {title}{told}."
+    found = summary["findings"]
+    return f"Verdicts are about {found['why_metric']}; the bar is {bar(summary)['title']}, {found['why_bar']}."
 
 
 def verdict_lines(summary: Summary, most: int = 12) -> list[str]:
