@@ -185,11 +185,12 @@ def assess(bench: Bench, folds: Sequence[Fold], metric: Metric) -> Assessment:
     shared: list[tuple[Answers, str]] = []
     for fold in folds:
         for name in bench.entries:
-            # LOCAL has one more final run: its twin.
-            repeats = bench.effort.repeats + (name == "local")
+            # Where one training is all there is, LOCAL has another: its twin.
+            lone = bench.effort.repeats == 1 and len(folds) == 1
+            repeats = bench.effort.repeats + (name == "local" and lone)
             one = trained(bench, name, fold, repeats)
             found = [_answers(job, fold, repeat, metric, one.chosen_in) for repeat, job in enumerate(one.final)]
-            if name == "local":
+            if name == "local" and lone:
                 twins.append(dataclasses.replace(found.pop(), repeat=0))
             runs[name].append(one)
             answers[name] += found

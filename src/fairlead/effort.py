@@ -25,7 +25,7 @@ class Effort:
     rounds: int  # at most, for the best one
     patience: int | None  # evaluations without improvement that end the training; None: it goes on to the cap
     every: int  # rounds between evaluations
-    repeats: int  # trainings of the final model, which differ in their seed alone
+    repeats: int  # trainings of the final model, which differ in their seed alone; in folds a third as many
 
     @property
     def about(self) -> str:
@@ -40,8 +40,8 @@ class Effort:
 
 EFFORTS = {
     "quick": Effort((0.03, 0.1), 1, 10, 60, 8, 2, 1),
-    "standard": Effort((0.01, 0.03, 0.1), 2, 20, 200, 12, 2, 1),
-    "thorough": Effort((0.01, 0.03, 0.1), 4, 60, 1000, 25, 2, 3),
+    "standard": Effort((0.01, 0.03, 0.1), 2, 20, 200, 12, 2, 3),
+    "thorough": Effort((0.01, 0.03, 0.1), 4, 60, 1000, 25, 2, 5),
 }
 STEP = 3.0  # factor between neighbouring step sizes beyond the grid
 STILL = 0.01  # a loss that fell by this share over the last evaluations was still falling

@@ -235,7 +235,8 @@ def _assessed(
     fast = material.engine(seed, None if old == "fresh" else engine_in(out / "settings.json"))
     if old == "fresh":
         clear(out)
-    repeats = max(experiment.effort.repeats, len(asked.seeds))
+    # Folds are trainings of their own; without them only further seeds tell how much luck there is in training.
+    repeats = max(experiment.effort.repeats if count == 1 else experiment.effort.repeats // 3, len(asked.seeds), 1)
     bench = Bench(
         folder=out,
         entries=entries,
