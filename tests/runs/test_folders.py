@@ -14,7 +14,10 @@ import torch
 from safetensors.torch import load_file
 
 import fairlead
+from fairlead.core import Federation, Split
+from fairlead.rounds import Round, Score
 from fairlead.runs import files, identity
+from fairlead.runs.records import Records
 
 SMALL: dict[str, Any] = {"clients": 4, "rounds": 6, "evaluate_every": 2, "engine": "loop", "model": "logistic"}
 
@@ -158,3 +161,19 @@ def test_your_own_method_model_and_data_without_touching_the_library() -> None:
     )
     assert isinstance(result.model("mine", 0), torch.nn.Linear)
     assert identity.versions()["fairlead"]
+
+
+def test_any_metric_is_a_column_of_the_records(tmp_path: Path) -> None:
+    split = Split(torch.zeros(5, 1), torch.zeros(5), torch.tensor([0, 2, 5]))
+    data = Federation(split, split, split, ())
+    records = Records()
+    loss, rmse = torch.tensor([1.0, 2.0]), torch.tensor([3.0, 4.0])
+    for t, values in ((1, {"loss": loss}), (2, {"loss": loss, "rmse": rmse}), (3, {"loss": loss, "accuracy": rmse})):
+        records.add(Round(t, 0.0, 0, 0, 0, [], [Score("personal", "test", values)]), data)
+    files.write_table(tmp_path / "records.parquet", records.columns)
+    found = files.read_table(tmp_path / "records.parquet")
+    assert list(found) == ["round", "client", "split", "model", "accuracy", "loss", "n", "rmse"]
+    assert found["loss"] == [1.0, 2.0] * 3
+    assert found["rmse"] == [None, None, 3.0, 4.0, None, None]
+    assert found["accuracy"] == [None, None, None, None, 3.0, 4.0]
+    assert found["n"] == [2, 3] * 3
