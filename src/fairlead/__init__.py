@@ -15,6 +15,7 @@ from fairlead.core.errors import DataError, EngineError, FairleadError, InputErr
 from fairlead.core.plan import Plan
 from fairlead.core.types import Cohort, Federation, Method, Named, Server, Split
 from fairlead.data import Scenario, scenario
+from fairlead.export import load_model
 from fairlead.rounds import federate
 from fairlead.runs.comparison import Comparison, compare, resume, run
 from fairlead.settings import Settings
@@ -40,6 +41,7 @@ __all__ = [
     "engine",
     "federate",
     "functional",
+    "load_model",
     "parse",
     "resume",
     "run",

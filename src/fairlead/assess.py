@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -174,6 +175,9 @@ class Assessment(NamedTuple):
     ways: list[Way]
     twins: list[Answers]
     runs: dict[str, list[Trained]]  # by method, one for every fold
+    all_rows: Mapping[str, Job] = MappingProxyType(
+        {}
+    )  # by method: a last run on all rows, to be used rather than judged
 
 
 def assess(bench: Bench, folds: Sequence[Fold], metric: Metric) -> Assessment:
@@ -307,7 +311,9 @@ def summarise_assessment(
             "average": "clients",
             "worse": [c["id"] for c in clients if c["verdict"] == "worse"],
             "clients": clients,
-            "runs": [run.chosen_in.folder.relative_to(bench.folder).as_posix() for run in runs],
+            "runs": [_inside(bench, run.chosen_in) for run in runs],
+            "final": [[_inside(bench, job) for job in run.final[: bench.effort.repeats]] for run in runs],
+            "all_rows": _inside(bench, done.all_rows[name]) if name in done.all_rows else None,
             "search": [_search(run.choice) for run in runs],
             "notes": way.notes,
         }
@@ -326,6 +332,11 @@ def summarise_assessment(
         "findings": found.to_json(),
         "data": {"notes": list(folds[0].chooses.notes)},
     }
+
+
+def _inside(bench: Bench, job: Job) -> str:
+    """A run's folder inside the comparison's."""
+    return job.folder.relative_to(bench.folder).as_posix()
 
 
 def _client(k: int, found: Findings, way: Finding, bar: Finding, n_train: int, n_test: int) -> dict[str, Any]:

@@ -24,7 +24,10 @@ from rich.table import Table
 from fairlead.catalogue import about
 from fairlead.core.errors import FairleadError, InputError, nearest, require
 from fairlead.data import ABOUT, PRESETS, Survey, survey
+from fairlead.deployment import predict
+from fairlead.export import export
 from fairlead.methods import METHODS, WRAPPERS
+from fairlead.recheck import Rechecked, recheck
 from fairlead.report import opening_lines, read_summary, verdict_lines, verdict_table, write_page
 from fairlead.runs import comparison as comparing
 from fairlead.runs.identity import digest
@@ -169,6 +172,57 @@ def resume(
 def report(folder: Annotated[Path, typer.Argument(metavar="DIR", help="A comparison's folder.")]) -> None:
     """Print a finished comparison's table and write its page again."""
     show(folder)
+
+
+Run = Annotated[Path, typer.Argument(metavar="RUN", help="A comparison's folder.")]
+Method = Annotated[str | None, typer.Option(help="Default: the one recommended to the owner, else local.")]
+Fold = Annotated[str | None, typer.Option(help="Use the model of this fold.", metavar="K")]
+
+
+@app.command(name="predict", epilog="Example: `fairlead predict runs/heart --owner va new.csv --out predictions.csv`")
+def predict_command(
+    folder: Run,
+    rows: Annotated[Path | None, typer.Argument(metavar="FILE", help="A table of raw rows.")] = None,
+    *,
+    owner: Annotated[str | None, typer.Option(help="Whose model; left out, the file's owner column says it.")] = None,
+    method: Method = None,
+    fold: Fold = None,
+    out: Annotated[Path | None, typer.Option(help="File for the predictions (CSV).", metavar="FILE")] = None,
+    check_scores: Annotated[
+        bool, typer.Option("--check", help="Score the run's test rows again, from the raw file.")
+    ] = False,
+    data: Annotated[str | None, typer.Option(help="Where the raw file lies now, for --check.", metavar="FILE")] = None,
+) -> None:
+    """Predict with a comparison's models: classes and probabilities, labels or quantities of raw rows."""
+    if check_scores:
+        show_check(recheck(folder, data))
+        return
+    if rows is None:
+        raise InputError("no table given; try: fairlead predict RUN --owner NAME new.csv")
+    notes: list[str] = []
+    found = predict(folder, rows, owner, method, None if fold is None else whole("fold", fold, least=0), notes)
+    for sentence in notes:
+        print(f"fairlead: {sentence}", file=sys.stderr)
+    text = found.to_csv(index=False)
+    if out is None:
+        print(text, end="")
+    else:
+        out.write_text(text, encoding="utf-8")
+
+
+@app.command(name="export", epilog="Example: `fairlead export runs/heart va-model --owner va`")
+def export_command(
+    folder: Run,
+    to: Annotated[Path, typer.Argument(metavar="DIR", help="The folder to write.")],
+    *,
+    owner: Annotated[str, typer.Option(help="Whose model.")],
+    method: Method = None,
+    fold: Fold = None,
+) -> None:
+    """Write one owner's model with its preparation and a model card as a folder."""
+    _, notes = export(folder, owner, to, method, None if fold is None else whole("fold", fold, least=0))
+    for sentence in [*notes, f"Written: {to}"]:
+        console.print(escape(sentence), highlight=False, soft_wrap=True)
 
 
 @app.command(name="methods", epilog="Example: `fairlead methods fedora`")
@@ -350,6 +404,18 @@ def show_data(found: Survey) -> None:
         console.print(columns)
     for sentence in found.warnings:
         console.print(escape(f"Note: {sentence}."), highlight=False)
+
+
+def show_check(found: Rechecked) -> None:
+    """Whether the scores are those of the page, owner by owner; a difference ends the command with code 1."""
+    for one in found.scores:
+        told = "equal" if one.equal else f"NOT EQUAL: {one.now} from the raw file"
+        console.print(escape(f"{one.method}, {one.owner}: {one.metric} {one.before}: {told}"), highlight=False)
+    equal = sum(one.equal for one in found.scores)
+    console.print(f"{equal} of {len(found.scores)} scores equal those of summary.json in every bit.", highlight=False)
+    console.print(f"Models used alone differ from the engine's outputs by {found.apart:.1e} at most.", highlight=False)
+    if equal < len(found.scores):
+        raise typer.Exit(1)
 
 
 class watch:

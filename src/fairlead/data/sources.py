@@ -41,9 +41,8 @@ def load(
     if name == "digits":
         return _digits()
     if name in EXAMPLES:
-        file, its_label, its_column = EXAMPLES[name]
-        how = Reading(label or its_label, column or its_column, **reading)
-        return read_table([Path(__file__).parent / "examples" / file], how)
+        _, its_label, its_column = EXAMPLES[name]
+        return read_table(files_of(name), Reading(label or its_label, column or its_column, **reading))
     tables = [] if path.is_dir() and part_files(path) else table_files(data)
     if tables:
         return read_table(tables, Reading(label, column, **reading))
@@ -68,6 +67,13 @@ def load(
         f"unknown data set '{name}'; {nearest(name, ['digits', *EXAMPLES, *KNOWN])}, a path to a table "
         f"({', '.join(SUFFIXES)}), or a folder inside --data-dir DIR"
     )
+
+
+def files_of(data: str | Path) -> list[Path]:
+    """The files of a table, by its path or name; none where it is no table."""
+    if str(data) in EXAMPLES:
+        return [Path(__file__).parent / "examples" / EXAMPLES[str(data)][0]]
+    return table_files(data)
 
 
 def owner_column(data: str | Path) -> str | None:

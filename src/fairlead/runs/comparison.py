@@ -6,6 +6,7 @@ every other method's clients are measured against.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import shutil
 import tempfile
@@ -17,11 +18,13 @@ from typing import Any, Literal
 
 from torch import nn
 
+from fairlead.all_rows import to_use, train_on_all_rows
 from fairlead.assess import Bench, Fold, answered, assess, check_folder, owners_of, summarise_assessment
 from fairlead.catalogue import Entry
-from fairlead.clients import Engine, check_models
+from fairlead.clients import Engine, check_models, wrapped
 from fairlead.core import Federation, InputError, Layout, Method, RunError, check_targets, require
 from fairlead.data import Source
+from fairlead.deployment import Predictor, choose_run, load_run
 from fairlead.findings import Findings, Kind, Way, find
 from fairlead.metrics import Metric, default_metric, metric
 from fairlead.metrics.measures import Target
@@ -64,6 +67,16 @@ class Comparison:
         fits = isinstance(client, int) and 0 <= client < count
         require(fits, f"client must be a number from 0 to {count - 1}, got {shown(client)}")
         return deployed(job, client)
+
+    def predictor(self, method: str, owner: str | int, fold: int | None = None) -> Predictor:
+        """An owner's model that takes raw rows (a path, a data frame, dicts) and gives a data frame of predictions.
+
+        After folds it is the model trained on all rows, where there is one; with `fold`, the model of that fold.
+        """
+        job = next((job for (name, _), job in self.jobs.items() if name == method), None)
+        choice = choose_run(self.folder, str(owner), method, fold)
+        module = None if job is None else wrapped(job.entry.method, copy.deepcopy(job.module), job.seed)
+        return load_run(choice.run, owner, module)
 
 
 def compare(
@@ -251,6 +264,8 @@ def _assessed(
     _write_settings(out, asked, entries, fast)
     done = assess(bench, folds, chosen)
     found = find(done.ways, owners_of(first), chosen, why, done.twins)
+    if len(folds) > 1:
+        done = done._replace(all_rows=train_on_all_rows(bench, folds[0], done.runs, to_use(found)))
     summary = summarise_assessment(bench, found, done, folds, sum(p.numel() for p in module.parameters()))
     write_json(out / "summary.json", summary)
     return Comparison(out, summary, {(name, seed): runs[0].final[0] for name, runs in done.runs.items()})

@@ -4,11 +4,13 @@ settings.json           the experiment, the method, the seed, and fingerprints o
 records.parquet         per round, client, split and model: accuracy, loss, samples
 rounds.parquet          per round: seconds, samples, bytes up and down, clients left out
 checkpoint.safetensors  what the rest of the run depends on; at the end, the models to deploy
+deployment.json         what it takes to use these models on raw rows
 summary.json            written last; a run without it is unfinished
 """
 
 from __future__ import annotations
 
+import copy
 import logging
 import math
 import time
@@ -26,6 +28,8 @@ from fairlead.catalogue import Entry
 from fairlead.clients import KEPT, Engine, InProcess, States, StateStore, payload, wrapped
 from fairlead.core import Federation, Layout, Named, Plan, RunError
 from fairlead.core.task import SplitName
+from fairlead.deployment import FILE as DEPLOYMENT
+from fairlead.deployment import describe
 from fairlead.rounds import Snapshot, federate
 from fairlead.runs.checkpoint import kept_round, load_snapshot, save_snapshot
 from fairlead.runs.files import read_json, read_table, write_json, write_table
@@ -37,7 +41,7 @@ from fairlead.settings import Experiment
 logger = logging.getLogger(__name__)
 
 CHECKPOINT_SECONDS = 20.0
-FILES = ("settings.json", "records.parquet", "rounds.parquet", "checkpoint.safetensors", "summary.json")
+FILES = ("settings.json", "records.parquet", "rounds.parquet", "checkpoint.safetensors", "summary.json", DEPLOYMENT)
 MEMORY_BYTES = 2**32  # of states; more live in files
 Progress = Callable[[int], None]  # called with the number of the round just done
 
@@ -226,6 +230,9 @@ def train(job: Job, progress: Progress | None = None) -> None:
             if progress:
                 progress(round.round)
     # A run resumed after its last round has nothing left to do but this.
+    e = job.experiment
+    used = describe(job.federation, job.module, job.name, job.entry.method, e.options, e.scenario.column)
+    write_json(job.folder / DEPLOYMENT, used.to_json())
     write_json(job.folder / "summary.json", summarise_run(job, records, rounds))
 
 
@@ -297,7 +304,8 @@ def kept_outputs(job: Job, split: SplitName) -> list[Tensor]:
 def deployed(job: Job, client: int) -> nn.Module:
     """One client's own model at the chosen round, ready to use."""
     method, now = job.entry.method, load_snapshot(job.folder / "checkpoint.safetensors")
-    module = wrapped(method, job.module, job.seed)
+    # A copy: the job's own module begins other runs, and each client's model is one of its own.
+    module = wrapped(method, copy.deepcopy(job.module), job.seed)
     saved = now.clients()
     if KEPT in saved:
         return Layout(module).write(saved[KEPT][client], module).eval()

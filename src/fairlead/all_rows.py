@@ -1,0 +1,61 @@
+"""After the folds: models to use, trained on all rows.
+
+A fold's models learned from a part of the rows so that the others could judge them. What is used afterwards may learn
+from all: with the step size and rounds that the folds chose, LOCAL and whatever is recommended is trained once more.
+Nothing is judged by these runs, and they have no test rows.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import median_low
+
+import torch
+
+from fairlead.assess import Bench, Fold, Trained, decided
+from fairlead.core import Federation, NeedsValidationError, Split
+from fairlead.effort import Choice
+from fairlead.findings import Findings
+from fairlead.runs.run import Job, train
+
+
+def train_on_all_rows(
+    bench: Bench, fold: Fold, runs: Mapping[str, Sequence[Trained]], names: Iterable[str]
+) -> dict[str, Job]:
+    """A run on all rows of each method that can do without validation rows."""
+    federation, done = joined(fold.whole), {}
+    for name in names:
+        choice = middle([run.choice for run in runs[name]])
+        job = decided(bench.job("all", name, federation, bench.seed), choice)
+        try:
+            train(job, bench.tell(name, choice.round))
+        except NeedsValidationError:
+            continue
+        done[name] = job
+    return done
+
+
+def to_use(found: Findings) -> list[str]:
+    """LOCAL, and the methods that are recommended to somebody."""
+    if found.recommendation is None:
+        return ["local"]
+    named = [found.recommendation.federation.method, *(owner.method for owner in found.recommendation.owners)]
+    return list(dict.fromkeys(["local", *(name for name in named if name is not None)]))
+
+
+def middle(choices: Sequence[Choice]) -> Choice:
+    """The median step size, and the median rounds of the folds that chose it."""
+    lr = median_low([choice.lr for choice in choices])
+    with_it = sorted((choice for choice in choices if choice.lr == lr), key=lambda choice: choice.round)
+    return with_it[(len(with_it) - 1) // 2]
+
+
+def joined(federation: Federation) -> Federation:
+    """The federation with each client's test rows among its train rows, and none to test."""
+    train, test = federation.train, federation.test
+    both = [(k, split) for k in range(federation.clients) for split in (train, test)]
+    pieces = [(split, slice(int(split.starts[k]), int(split.starts[k + 1]))) for k, split in both]
+    x, y, rows = (torch.cat([getattr(split, part)[where] for split, where in pieces]) for part in ("x", "y", "rows"))
+    none = Split(test.x[:0], test.y[:0], torch.zeros_like(test.starts), test.rows[:0])
+    return dataclasses.replace(federation, train=Split(x, y, train.starts + test.starts, rows), test=none)

@@ -1,0 +1,298 @@
+"""A run's models on raw rows, without the training data.
+
+Every finished run holds `deployment.json` beside its checkpoint: how raw rows become samples, whose models there are,
+what they predict and in which unit, and how the network is built. A `Predictor` is one owner's model with all of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor, nn
+
+from fairlead.catalogue import parse
+from fairlead.clients import KEPT, wrapped
+from fairlead.core import Federation, InputError, Layout, Method, RunError, nearest, require
+from fairlead.core.targets import TargetKind
+from fairlead.data.columns import as_keys
+from fairlead.data.files import read_frame, table_files
+from fairlead.data.preparation import EVERYBODY, Preparation
+from fairlead.models import build
+from fairlead.models.networks import MODELS
+from fairlead.runs.checkpoint import load_snapshot
+from fairlead.runs.files import read_json
+
+FILE = "deployment.json"
+CONTROL = "local"
+Factory = Callable[[tuple[int, ...], int], nn.Module]
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """What the models of a run have in common, in plain values."""
+
+    method: str
+    options: dict[str, dict[str, Any]]  # of the method
+    wraps: bool  # whether the method adds to the network
+    model: str | None  # the network's name in `fairlead.models`; None: a function of the user's own made it
+    shape: tuple[int, ...]  # of a sample
+    outputs: int
+    kind: TargetKind
+    classes: tuple[str, ...]
+    labels: tuple[str, ...]  # the columns to predict
+    column: str | None  # the column that says whose row it is
+    owners: tuple[str, ...]
+    train_rows: tuple[int, ...]  # of each owner
+    mean: tuple[float, ...]  # of each owner's quantities; empty for classes
+    sd: tuple[float, ...]
+    preparation: Preparation | None  # of a table's rows; images and tensors need none
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values, for a file."""
+        return asdict(self) | {"preparation": self.preparation.to_json() if self.preparation else None}
+
+    @staticmethod
+    def from_json(plain: Mapping[str, Any]) -> Deployment:
+        """Back from a file."""
+        values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in plain.items()}
+        made = values["preparation"]
+        values["preparation"] = Preparation.from_json(made) if made else None
+        return Deployment(**values)
+
+    def network(self, factory: Factory | None = None) -> nn.Module:
+        """The network with any weights, with what the method adds to it."""
+        module = self.bare(factory)
+        return wrapped(parse(self.method, self.options).method, module, 0) if self.wraps else module
+
+    def bare(self, factory: Factory | None = None) -> nn.Module:
+        """The network with any weights, before the method adds to it."""
+        if factory is None and self.model is None:
+            raise InputError(
+                "a model function of your own made this network; give it again from Python: "
+                "fairlead.load_model(DIR, model=function), or result.predictor(method, owner) where it was trained"
+            )
+        return factory(self.shape, self.outputs) if factory else build(str(self.model), self.shape, self.outputs, 0)
+
+    def client(self, owner: str | int) -> int:
+        """An owner's number, from its name or number."""
+        if isinstance(owner, int):
+            require(0 <= owner < len(self.owners), f"owner must be 0 to {len(self.owners) - 1} or a name, got {owner}")
+            return owner
+        keys = list(as_keys(pd.Series(self.owners, dtype=object)))
+        (key,) = as_keys(pd.Series([owner], dtype=object))
+        if key not in keys:
+            raise InputError(f"no owner '{owner}' in the training data; {nearest(owner, self.owners)}")
+        return keys.index(key)
+
+    def only(self, client: int) -> Deployment:
+        """What one owner needs: nothing of the others, neither their names nor their means."""
+        name, made = self.owners[client], self.preparation
+        if made is not None and EVERYBODY not in made.scales:
+            made = replace(made, scales={name: made.scale(name)})
+        unit = {key: getattr(self, key)[client : client + 1] for key in ("mean", "sd", "train_rows")}
+        return replace(self, owners=(name,), preparation=made, **unit)
+
+
+def describe(
+    federation: Federation, module: nn.Module, name: str, method: Method, options: Mapping[str, Any], column: str | None
+) -> Deployment:
+    """What a run's models need, from what trained them."""
+    shape, outputs = tuple(federation.train.x.shape[1:]), federation.outputs
+    made = federation.preparation
+    return Deployment(
+        method=name,
+        options={n: dict(v) for n, v in options.items() if n in name.split("+")},
+        wraps=method.wrap is not None,
+        model=_name_of(module, shape, outputs),
+        shape=shape,
+        outputs=outputs,
+        kind=federation.target_kind,
+        classes=federation.classes,
+        labels=federation.target.names,
+        column=column,
+        owners=federation.names or tuple(map(str, range(federation.clients))),
+        train_rows=tuple(federation.train.sizes.tolist()),
+        mean=federation.target.mean,
+        sd=federation.target.sd,
+        preparation=made if isinstance(made, Preparation) else None,
+    )
+
+
+def _name_of(module: nn.Module, shape: tuple[int, ...], outputs: int) -> str | None:
+    """The named network that has the module's architecture."""
+    for name in MODELS:
+        try:
+            like = build(name, shape, outputs, 0)
+        except InputError:  # made for samples of another shape
+            continue
+        kinds = ([type(m) for m in one.modules()] for one in (like, module))
+        if str(like) == str(module) and next(kinds) == next(kinds):
+            return name
+    return None
+
+
+class Predictor:
+    """One owner's model, which takes raw rows.
+
+    `rows` are a path to a table, a data frame, a dict of columns, or a list of dicts; columns may come in any order. A
+    model of images or tensors takes a tensor of samples as it was trained on.
+    """
+
+    def __init__(self, deployment: Deployment, owner: str | int, module: nn.Module) -> None:
+        self.deployment, self.client = deployment, deployment.client(owner)
+        self.owner, self.module = deployment.owners[self.client], module.eval()
+
+    def __call__(self, rows: Any, notes: list[str] | None = None) -> pd.DataFrame:
+        """A line for each row: the class with the probabilities of all, each label, or the quantity in its own unit.
+
+        What was not as in training is said in `notes`, or logged.
+        """
+        d, out = self.deployment, self.outputs(rows, notes)
+        if d.kind == "quantity":
+            mean, sd = (d.mean[self.client], d.sd[self.client]) if d.sd else (0.0, 1.0)
+            values = (out.double().reshape(len(out), -1) * sd + mean).numpy()
+            names = d.labels if len(d.labels) == values.shape[1] else [f"quantity {i}" for i in range(values.shape[1])]
+            return pd.DataFrame(values, columns=list(names))
+        shares = (out.double().softmax(1) if d.kind == "class" else out.double().sigmoid()).numpy()
+        told = {f"probability of {name}": shares[:, i] for i, name in enumerate(d.classes)}
+        if d.kind == "labels":
+            return pd.DataFrame({name: (shares[:, i] >= 0.5).astype(int) for i, name in enumerate(d.classes)} | told)
+        chosen = np.array(d.classes, dtype=object)[out.argmax(1).numpy()]
+        return pd.DataFrame({d.labels[0] if d.labels else "class": chosen} | told)
+
+    def outputs(self, rows: Any, notes: list[str] | None = None) -> Tensor:
+        """What the network itself gives for the rows, (n, outputs), before probabilities and units."""
+        with torch.no_grad():
+            made: Tensor = self.module(self.samples(rows, notes))
+            return made
+
+    def samples(self, rows: Any, notes: list[str] | None = None) -> Tensor:
+        """The rows as the network takes them."""
+        if isinstance(rows, Tensor):
+            return rows
+        if self.deployment.preparation is None:
+            raise InputError("this model was trained on images or tensors; give a tensor of samples as in training")
+        return self.deployment.preparation.transform(rows, self.owner, notes)
+
+
+def read_deployment(run: Path) -> Deployment:
+    """What a run's models need, from its folder."""
+    if not (run / FILE).exists():
+        raise RunError(f"{run / FILE} is missing: the run is unfinished, or an earlier version made it; run it again")
+    return Deployment.from_json(read_json(run / FILE))
+
+
+def load_run(run: Path, owner: str | int, module: nn.Module | None = None) -> Predictor:
+    """An owner's model from a run's folder; `module` is the network where it cannot be built by its name."""
+    deployment = read_deployment(run)
+    module = module or deployment.network()
+    kept, layout = load_snapshot(run / "checkpoint.safetensors").clients(), Layout(module)
+    if KEPT not in kept:
+        raise RunError(f"{run} has too many models to keep them; from Python result.model(method, client) makes one")
+    row = kept[KEPT][deployment.client(owner)]
+    if len(row) != layout.size:
+        raise RunError(
+            f"{run}: a model has {len(row)} numbers and the network {layout.size}; it was made by another program, "
+            "use result.predictor(method, owner) there"
+        )
+    return Predictor(deployment, owner, layout.write(row, module))
+
+
+class Choice(NamedTuple):
+    """Which run's models to use, and a sentence that says so."""
+
+    run: Path
+    method: str
+    said: str
+
+
+def choose_run(folder: Path, owner: str, method: str | None = None, fold: int | None = None) -> Choice:
+    """The run of a comparison whose model an owner should use; by default of the method recommended to it."""
+    summary = read_json(folder / "summary.json")
+    methods, said = summary.get("methods", {}), ""
+    if method is None:
+        method = recommended(summary, owner)
+        said = "as recommended to it" if method != CONTROL else "as no method is recommended to it"
+    if method not in methods:
+        ways = [way["name"] for way in summary.get("findings", {}).get("ways", [])]
+        why = "is a yardstick, whose models are not kept" if method in ways else "is not in this comparison"
+        raise InputError(f"{method} {why}; {nearest(method, methods)}")
+    one = methods[method]
+    folds = [runs[0] for runs in one.get("final", [])]
+    if fold is not None:
+        require(0 <= fold < len(folds), f"--fold must be 0 to {len(folds) - 1}, got {fold}")
+        path, which = folds[fold], f"the model of fold {fold}"
+    elif one.get("all_rows"):
+        path, which = one["all_rows"], "the model trained on all rows after the folds"
+    elif len(folds) > 1:
+        path, which = folds[0], "the model of fold 0"
+    else:
+        path, which = folds[0] if folds else one["runs"][0], "the model of the page"
+    return Choice(folder / path, method, f"{owner}: {method}{', ' * bool(said)}{said}; {which}")
+
+
+def recommended(summary: Mapping[str, Any], owner: str) -> str:
+    """The method that the comparison recommends to an owner, or LOCAL."""
+    advice = (summary.get("findings", {}).get("recommendation") or {}).get("owners", [])
+    return next((one["method"] for one in advice if one["owner"] == owner and one["method"]), CONTROL)
+
+
+def owners_in(folder: Path) -> Deployment:
+    """What a comparison's runs have in common: the owners and the column that names them."""
+    summary = read_json(folder / "summary.json")
+    if CONTROL not in summary.get("methods", {}):
+        raise RunError(f"{folder / 'summary.json'} has no methods; expected the folder of a finished comparison")
+    return read_deployment(choose_run(folder, "", CONTROL).run)
+
+
+def predict(
+    folder: Path,
+    rows: Path,
+    owner: str | None = None,
+    method: str | None = None,
+    fold: int | None = None,
+    notes: list[str] | None = None,
+) -> pd.DataFrame:
+    """Predictions for a table of raw rows; without `owner`, each row's is in the column that said so in training."""
+    notes, common = [] if notes is None else notes, owners_in(folder)
+    if common.preparation is None:
+        raise InputError(f"{folder} was trained on images or tensors; from Python result.model(method, client) is one")
+    files = table_files(rows)
+    require(len(files) == 1, f"{rows} is no table; expected a .csv, .tsv, .xlsx or .parquet file")
+    frame = read_frame(files, [feature.name for feature in common.preparation.features])
+    clients = _whose(common, frame, owner)
+    found = []
+    for client in np.unique(clients).tolist():
+        name = common.owners[client]
+        choice = choose_run(folder, name, method, fold)
+        notes.append(choice.said)
+        mine = frame[clients == client]
+        said: list[str] = []
+        answers = load_run(choice.run, client)(mine, said)
+        notes.extend(sentence for sentence in said if sentence not in notes)
+        answers.index = mine.index
+        if owner is None:
+            answers.insert(0, str(common.column), name)
+        found.append(answers)
+    return pd.concat(found).sort_index()
+
+
+def _whose(common: Deployment, frame: pd.DataFrame, owner: str | None) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """The number of each row's owner."""
+    if owner is not None:
+        return np.full(len(frame), common.client(owner))
+    if common.column is None or common.column not in frame.columns:
+        where = f"and the file has no column '{common.column}'" if common.column else "and no column names the owners"
+        raise InputError(f"--owner is not given {where}; give one of {', '.join(common.owners)}")
+    keys = as_keys(frame[common.column])
+    if bool(keys.isna().any()):
+        first = int(keys.isna().to_numpy().argmax()) + 1
+        raise InputError(f"'{common.column}' is empty in row {first}; fill it, or say --owner for all rows")
+    numbers = {key: common.client(str(key)) for key in keys.unique()}
+    return np.array([numbers[key] for key in keys], dtype=np.int64)

@@ -1,0 +1,201 @@
+"""One owner's model as a folder of its own, to be used wherever torch and fairlead are installed.
+
+model.safetensors  the weights
+model.json         the network, how raw rows become samples, classes and units, and the versions that made it
+README.md          a model card: what it predicts, trained on what, how good it was on test rows
+use.py             a program that loads it and predicts
+model.onnx         the network alone, where the optional packages are installed: pip install 'fairlead[onnx]'
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from fairlead.core import RunError, require
+from fairlead.core.files import atomically
+from fairlead.deployment import (
+    CONTROL,
+    Choice,
+    Deployment,
+    Factory,
+    Predictor,
+    choose_run,
+    load_run,
+    owners_in,
+    recommended,
+)
+from fairlead.runs.files import read_json, write_json
+from fairlead.runs.identity import versions
+
+FORMAT = 1
+USE = '''"""Predictions for a table of raw rows: python use.py new.csv"""
+
+import sys
+from pathlib import Path
+
+import fairlead
+
+model = fairlead.load_model(Path(__file__).parent)
+print(model(sys.argv[1]).to_csv(index=False), end="")
+'''
+
+
+def export(
+    folder: Path, owner: str, to: Path, method: str | None = None, fold: int | None = None
+) -> tuple[Predictor, list[str]]:
+    """Write an owner's model of a comparison as a folder; the model, and sentences on what was written."""
+    require(not to.exists() or (to.is_dir() and not any(to.iterdir())), f"{to} is not empty; name a new folder")
+    common = owners_in(folder)
+    client = common.client(owner)
+    choice = choose_run(folder, common.owners[client], method, fold)
+    found = load_run(choice.run, client)
+    predictor = Predictor(found.deployment.only(client), 0, found.module)
+    to.mkdir(parents=True, exist_ok=True)
+    weights = {name: x.detach().clone().contiguous() for name, x in predictor.module.state_dict().items()}
+    atomically(to / "model.safetensors", lambda path: save_file(weights, path))
+    write_json(to / "model.json", {"format": FORMAT, **predictor.deployment.to_json(), "versions": versions()})
+    summary = read_json(folder / "summary.json")
+    onnx = _write_onnx(predictor, to / "model.onnx")
+    (to / "README.md").write_text(card(summary, predictor, choice, onnx), encoding="utf-8")
+    (to / "use.py").write_text(USE, encoding="utf-8")
+    lacking = [] if onnx else ["model.onnx is not written: pip install 'fairlead[onnx]' brings what it needs"]
+    return predictor, [choice.said, *lacking]
+
+
+def load_model(folder: Path | str, model: Factory | None = None) -> Predictor:
+    """The model that `fairlead export` wrote: call it with raw rows, and it gives a data frame of predictions.
+
+    `model` is the function that made the network, where it was one of your own.
+    """
+    folder = Path(folder)
+    plain = read_json(folder / "model.json")
+    if plain.get("format") != FORMAT:
+        raise RunError(f"{folder / 'model.json'} has format {plain.get('format')}, expected {FORMAT}; export it again")
+    deployment = Deployment.from_json({k: v for k, v in plain.items() if k not in ("format", "versions")})
+    module, weights = deployment.network(model), folder / "model.safetensors"
+    try:
+        module.load_state_dict(load_file(weights))
+    except (OSError, SafetensorError, RuntimeError) as error:
+        reason = str(error).splitlines()[0]
+        raise RunError(f"{weights} does not hold the weights of this network ({reason}); export it again") from error
+    return Predictor(deployment, 0, module)
+
+
+def _write_onnx(predictor: Predictor, path: Path) -> bool:
+    """The network as ONNX, (n, ...) samples to (n, outputs), if the packages for it are there."""
+    if any(importlib.util.find_spec(name) is None for name in ("onnx", "onnxscript")):
+        return False
+    samples = torch.zeros(2, *predictor.deployment.shape)
+    exporter = logging.getLogger("torch.onnx")
+    before = exporter.level
+    exporter.setLevel(logging.ERROR)  # it tells which packages for other networks are not installed
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            torch.onnx.export(
+                predictor.module,
+                (samples,),
+                path,
+                input_names=["samples"],
+                output_names=["outputs"],
+                dynamo=True,
+                dynamic_shapes=({0: torch.export.Dim("rows", min=1)},),
+                verbose=False,
+                external_data=False,
+            )
+    finally:
+        exporter.setLevel(before)
+    return True
+
+
+def card(summary: dict[str, Any], predictor: Predictor, choice: Choice, onnx: bool) -> str:
+    """The model card."""
+    d, owner = predictor.deployment, predictor.owner
+    what = " and ".join(d.labels) or "the target"
+    kinds = {"class": f"one of {', '.join(d.classes)}", "labels": "yes or no for each", "quantity": "a quantity"}
+    network = f"the network `{d.model}`" if d.model else "a network of the owner's own program"
+    other = "" if choice.method == CONTROL else ", together with other owners whose rows stayed with them"
+    network_only = (
+        "\n`model.onnx` is the network alone: it takes prepared samples (`model.samples(rows)`) and gives what stands "
+        "before probabilities and units (`model.outputs(rows)`).\n"
+    )
+    return f"""# {what} for {owner}
+
+Predicts {what} ({kinds[d.kind]}) from rows of a table, for {owner}.
+
+## Use
+
+    python use.py new.csv
+
+or from Python:
+
+    import fairlead
+    model = fairlead.load_model("{"DIR"}")
+    print(model("new.csv"))
+
+It needs torch and fairlead {versions()["fairlead"]} or later.
+{network_only if onnx else ""}
+## Training
+
+Trained by the method `{choice.method}` on {d.train_rows[0]} rows of {owner}{other}. The model is {network}.
+Which one this is: {choice.said}.
+
+## Score on test rows
+
+{_score(summary, owner, choice)}
+
+## Columns
+
+{_columns(d)}
+
+## Intended use and limits
+
+For rows that come about as those of {owner} did: the same kind of cases, measured in the same way. Nothing is known of
+how good it is for other owners or after the data have changed. Predictions are estimates and no ground for a decision
+about a person without somebody who answers for it. Check it on new rows with known answers before you rely on it.
+
+## Licence
+
+The owner of the data decides on it and writes it here.
+"""
+
+
+def _score(summary: dict[str, Any], owner: str, choice: Choice) -> str:
+    """How good the method was for this owner, with the verdict."""
+    entry = next(one for one in summary["methods"][choice.method]["clients"] if one["name"] == owner)
+    found = summary["findings"]
+    way = next(one for one in found["ways"] if one["name"] == choice.method)
+    score = way["scores"][found["owners"].index(owner)]
+    told = "no score: it cannot be computed on these rows" if score is None else f"{score:.4f}"
+    lines = [f"{found['metric']}: {told}, on {entry['n_test']} rows that the scored models had not seen in training."]
+    if entry["verdict"]:
+        lines.append(f"Against the best that {owner} can do alone ({found['bar']}): {entry['verdict']}. {entry['why']}")
+    low, high = entry["interval"] or (None, None)
+    if low is not None and high is not None:
+        level = f"{100 * summary['settings'].get('level', 0.95):g}%"
+        lines.append(f"The gain is {entry['difference']:+.4f}, between {low:+.4f} and {high:+.4f} (at {level}).")
+    advised = recommended(summary, owner)
+    if advised != choice.method:
+        lines.append(f"The comparison recommends `{advised}` to {owner}.")
+    if summary["methods"][choice.method].get("all_rows"):
+        lines.append("The scores are of the folds' models, each tested on rows it did not learn from.")
+    return "\n".join(lines)
+
+
+def _columns(d: Deployment) -> str:
+    """What the rows must hold."""
+    if d.preparation is None:
+        return f"None: it takes tensors of shape (n, {', '.join(map(str, d.shape))})."
+    lines = ["| column | holds |", "| --- | --- |"]
+    for feature in d.preparation.features:
+        values = f": {', '.join(feature.categories)}" if feature.categories else ""
+        lines.append(f"| {feature.name} | {feature.role}{values} |".replace("\n", " "))
+    return "\n".join([*lines, "", "Columns may come in any order, cells may be empty; further columns are not used."])
