@@ -66,7 +66,7 @@ def server(options: Options) -> Iterator[Row]:
 def copied(rows: Tensor) -> Tensor:
     """The rows in memory of their own, written by all cores as server steps write theirs."""
     out = large_empty(rows, *rows.shape)
-    by_columns(lambda some: out[:, some].copy_(rows[:, some]), rows.shape[1])
+    by_columns(lambda some: out[:, some].copy_(rows[:, some]), rows)
     return out
 
 

@@ -6,7 +6,7 @@ import logging
 import math
 import time
 from collections.abc import Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from fairlead.clients.door import Answer, Clients, Greeting, Saved, payload
 from fairlead.clients.exchange import NOT_FINITE, scored, wrapped
 from fairlead.core import Cohort, DivergedError, FairleadError, Layout, Method, Named, Plan, Server, require, stream
+from fairlead.core.device import to_device
 from fairlead.core.fast.machine import recycling
 from fairlead.core.task import SplitName
 from fairlead.servers import parameters_only, with_parts
@@ -86,6 +87,8 @@ def federate(
     if snapshot is None:
         snapshot = loop.begin(layout.read(module), greeting.rows)
     else:
+        server, message = (to_device(rows, layout.device) for rows in (snapshot.server, snapshot.message))
+        snapshot = replace(snapshot, server=server, message=message)
         clients.load(snapshot.clients(), snapshot.round, snapshot.message)
     with recycling():
         while snapshot.round < plan.rounds and not loop.stops(snapshot):

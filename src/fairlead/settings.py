@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from fairlead.core import InputError, Training, nearest, require
+from fairlead.core.device import find_device
 from fairlead.data import Scenario, owner_column, scenario
 from fairlead.data.files import table_files
 from fairlead.data.sources import EXAMPLES
@@ -113,6 +114,9 @@ class Settings(BaseModel):
     folds: int | None = Field(None, description="Folds that test every row once; 1: a single test part.")
     metric: str | None = Field(None, description="What verdicts are about, e.g. accuracy, auroc, rmse.")
     engine: str | None = Field(None, description="auto, loop, vectorised, threads or threads+vectorised.")
+    device: Literal["auto", "cpu", "cuda", "mps"] | None = Field(
+        None, description="cpu unless you say otherwise; auto is a GPU where there is one."
+    )
     set: dict[str, dict[str, Any]] | None = Field(None, description="Options of methods and stages.")
 
 
@@ -138,6 +142,7 @@ class Experiment:
     effort: Effort | None = None  # how hard step size and rounds are searched for; None: they are as given here
     folds: int | None = None  # None: several for a small table, else one
     metric: str | None = None  # None: chosen for the target
+    device: str = "cpu"  # where models, samples and messages live
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, for a file."""
@@ -234,6 +239,7 @@ def resolve(settings: Settings, own: str | None = None) -> Experiment:
         effort=effort,
         folds=settings.folds,
         metric=settings.metric,
+        device=find_device(settings.device or "cpu").type,
     )
 
 

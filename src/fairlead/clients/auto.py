@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from fairlead.clients.pool import Engine, Pool, engine
+from fairlead.core.device import on_host
 from fairlead.core.errors import EngineError
 from fairlead.core.layout import Layout
 from fairlead.core.task import Task
@@ -23,7 +24,10 @@ TRIALS, TRIAL_STEPS = 3, 3
 
 
 def choose(module: nn.Module, federation: Federation, training: Training, participants: int) -> Engine:
-    """Workers that loop, or workers that stack their share: whichever trains this model faster on this machine."""
+    """Workers that loop, or workers that stack their share: whichever trains this model faster on this machine.
+
+    A device other than the CPU has one worker: it is the device that works on many clients at once.
+    """
     layout = Layout(module)
     params = layout.read(module)
     ids = torch.arange(min(participants, federation.clients))
@@ -31,24 +35,25 @@ def choose(module: nn.Module, federation: Federation, training: Training, partic
     def trial(state: Named, message: Named, task: Task) -> tuple[Named, Named]:
         return {"u": task.descend(params, how=task.sgd.but(epochs=1, steps=TRIAL_STEPS))[:, :1]}, {}
 
+    names = ("threads", "threads+vectorised") if layout.device.type == "cpu" else ("loop", "vectorised")
     seconds: dict[str, float] = {}
     with ExitStack() as stack:
         pools: dict[str, Pool] = {}
-        for name in ("threads", "threads+vectorised"):
+        for name in names:
             try:
                 pool = stack.enter_context(engine(name).start(module, layout, federation, training, seed=0))
                 pool.map(trial, ids, 1, {}, {})  # the first call pays for copies and tracing
                 pools[name] = pool
             except (EngineError, RuntimeError) as reason:
                 # vmap refuses operations it has no rule for; workers that loop run any module.
-                if name == "threads":
+                if name == names[0]:
                     raise
                 logger.info("engine auto: %s is out: %s", name, reason)
         # In turn and the best of each, because others may be using the machine.
         for _ in range(TRIALS):
             for name, pool in pools.items():
                 began = time.perf_counter()
-                pool.map(trial, ids, 1, {}, {})
+                on_host(pool.map(trial, ids, 1, {}, {})[0]["u"])  # waits until it is done
                 seconds[name] = min(seconds.get(name, math.inf), time.perf_counter() - began)
     best = min(seconds, key=lambda name: seconds[name])
     shown = ", ".join(f"{n} {1000 * s:.0f} ms" for n, s in seconds.items())

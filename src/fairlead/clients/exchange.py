@@ -12,6 +12,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+from fairlead.core.device import on_host
 from fairlead.core.fast.machine import by_columns
 from fairlead.core.layout import Layout
 from fairlead.core.plan import Plan
@@ -78,9 +79,10 @@ def wrapped(method: Method, module: nn.Module, seed: int) -> nn.Module:
     """The module the method trains; what it adds is initialised from the seed."""
     if method.wrap is None:
         return module
+    device = Layout(module).device
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return method.wrap(module)
+        return method.wrap(module).to(device)  # drawn on the host: the same numbers on every device
 
 
 def first_state(method: Method, module: nn.Module) -> Named:
@@ -101,8 +103,8 @@ def finite(rows: list[Tensor], count: int) -> Tensor:
     sound = torch.ones(count, dtype=torch.bool)
     for x in {id(x): x for x in rows}.values():  # what is both kept and sent is looked at once
         flat = x.flatten(1)
-        sums = by_columns(partial(_sums, flat), flat.shape[1])
-        sound &= torch.stack(sums).sum(0).isfinite()
+        sums = by_columns(partial(_sums, flat), flat)
+        sound &= on_host(torch.stack(sums).sum(0).isfinite())
     return sound
 
 

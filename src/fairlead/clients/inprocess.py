@@ -13,6 +13,7 @@ from fairlead.clients.door import Answer, Greeting, Saved
 from fairlead.clients.exchange import NOT_FINITE, Exchange, finite, first_state, gradient_samples, outputs
 from fairlead.clients.pool import Engine, Pool, Work
 from fairlead.clients.states import States, StateStore
+from fairlead.core.device import on_host, to_host
 from fairlead.core.errors import InputError, require
 from fairlead.core.fast.machine import threads
 from fairlead.core.layout import Layout
@@ -28,7 +29,7 @@ KEPT = "kept.models"  # where `save` puts the models to deploy, (N, D), if they 
 
 
 class InProcess:
-    """The first implementation of `Clients`.
+    """The first implementation of `Clients`. They work on the device of the module they are started with.
 
     `store` makes the place where states are kept between rounds. The worker threads end with the `with` block, or when
     nothing refers to this object any more.
@@ -55,7 +56,8 @@ class InProcess:
         self._exchange = Exchange(method, plan, splits, keeps)
         self._block = max(1, BLOCK_BYTES // (4 * layout.size))
         self.close()
-        self._pool = self._engine.start(module, layout, self._federation, self._training, plan.seed)
+        samples = self._federation.to(layout.device)
+        self._pool = self._engine.start(module, layout, samples, self._training, plan.seed)
         self._states = self._store(self.count, first_state(method, module))
         self._scored: list[tuple[Tensor, Named]] = []  # ids and models, as they were scored last
         self._kept: Tensor | None = None  # the models to deploy, (N, D)
@@ -123,7 +125,7 @@ class InProcess:
             models = {"models": self.models(ids)}
             for chunk, (_, made) in self._running().chunks(partial(outputs, split), ids, self._last[0], models, {}):
                 for k, rows in zip(ids[chunk].tolist(), made["outputs"], strict=True):
-                    found[k] = rows[: sizes[k]].clone()
+                    found[k] = on_host(rows[: sizes[k]]).clone()
         return found
 
     def save(self) -> Saved:
@@ -171,7 +173,7 @@ class InProcess:
     def _score(self, work: Work, ids: Tensor, round: int, message: Named) -> Answer:
         models, metrics = self._in_blocks(work, ids, round, message)
         self._scored.append((ids, models))
-        return Answer(ids, metrics)
+        return Answer(ids, to_host(metrics))
 
 
 def check_models(select: str, clients: int, size: int) -> None:

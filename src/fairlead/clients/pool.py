@@ -12,6 +12,7 @@ from types import TracebackType
 import torch
 from torch import Tensor, nn
 
+from fairlead.core.device import to_device
 from fairlead.core.errors import EngineError, FairleadError, InputError, nearest
 from fairlead.core.fast.machine import cores, large_empty
 from fairlead.core.fast.network import FastNetwork, check_stackable
@@ -29,6 +30,7 @@ LIKE_SIZED = 1.5
 
 # Models stacked together, in bytes: more would fall out of the processor's cache between one layer and the next.
 STACK_BYTES = 16 * 2**20
+DEVICE_STACK_BYTES = 2**30  # on another device, which has no such cache; not measured, for lack of one
 MOST_STACKED = 256  # clients, however small their models: their samples take memory too
 
 
@@ -132,7 +134,8 @@ class Pool:
         self, work: Work, ids: Tensor, round: int, states: Named, messages: Named
     ) -> list[tuple[list[int], tuple[Named, Named]]]:
         """As `map`, but chunk by chunk: positions in `ids`, and what `work` made for these clients."""
-        fitting = STACK_BYTES // (self._layout.size * torch.get_default_dtype().itemsize)
+        room = STACK_BYTES if self._layout.device.type == "cpu" else DEVICE_STACK_BYTES
+        fitting = room // (self._layout.size * torch.get_default_dtype().itemsize)
         most = max(1, min(fitting, MOST_STACKED))
         chunks = self.engine.plan(self._federation.train.sizes[ids], most)
 
@@ -143,7 +146,8 @@ class Pool:
             task = Task(self._local.network, self._federation, mine, self._training, round=round, seed=self._seed)
             try:
                 with torch.no_grad():
-                    return work(take(states, chunk), take(messages, mine), task)
+                    device = self._layout.device
+                    return work(to_device(take(states, chunk), device), to_device(take(messages, mine), device), task)
             except FairleadError:
                 raise
             except Exception as error:
@@ -195,7 +199,8 @@ def _assemble(
         parts = [result[n] for result in results]
         key = tuple(map(id, parts))
         if key not in made:
-            made[key] = large_empty(first, sum(map(len, chunks)), *first.shape[1:])
+            like = first if first.is_floating_point() else first.new_empty(0, device="cpu")  # steers the server
+            made[key] = large_empty(like, sum(map(len, chunks)), *first.shape[1:])
             pieces += [(made[key], chunk, part) for chunk, part in zip(chunks, parts, strict=True)]
         whole[n] = made[key]
     return whole

@@ -41,7 +41,8 @@ class Batch:
         """Inside a loss function: each sample's entry in its own client's table, (K, ...) -> (B, ...)."""
         if self.clients == 1:
             return table[self.y]
-        first = torch.arange(self.clients).repeat_interleave(len(self.y) // self.clients) * table.shape[1]
+        each = torch.arange(self.clients, device=self.y.device)
+        first = each.repeat_interleave(len(self.y) // self.clients) * table.shape[1]
         return table.flatten(0, 1)[first + self.y]
 
 
@@ -106,6 +107,8 @@ def gather(split: Split, ids: list[int], positions: Tensor, keys: Tensor) -> Ite
     index = (positions.clamp(min=0) + split.starts[ids][:, None]).clamp(max=len(split.y) - 1)
     weights = (real / counts.clamp(min=1)[..., None]).to(torch.get_default_dtype())
     active = (counts > 0).to(weights)[..., None]
+    # Made on the host and moved at once: a step makes no tensor there and waits for nothing.
+    index, keys, weights, active = (t.to(split.x.device) for t in (index, keys, weights, active))
     for t, width in enumerate(widths):
         chosen = index[t, :, :width].reshape(-1)
         x, y = (d.index_select(0, chosen).view(len(ids), width, *d.shape[1:]) for d in (split.x, split.y))

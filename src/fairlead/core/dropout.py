@@ -16,7 +16,7 @@ _WORD = 0xFFFFFFFF
 
 def hash_uniform(key: Tensor, count: int) -> Tensor:
     """`count` numbers in [0, 1) from a key, or from each of many (C, 1); multiply-and-shift mixing of 32-bit words."""
-    x = (torch.arange(count) * 0x9E3779B1 + key) & _WORD
+    x = (torch.arange(count, device=key.device) * 0x9E3779B1 + key) & _WORD
     for shift, factor in ((16, 0x21F0AAAD), (15, 0x735A2D97)):
         x = ((x ^ (x >> shift)) * factor) & _WORD
     return ((x ^ (x >> 15)) & 0xFFFFFF).to(torch.get_default_dtype()) / 2**24

@@ -7,6 +7,7 @@ import zlib
 import torch
 from torch import Tensor
 
+from fairlead.core.device import on_host
 from fairlead.core.layout import Layout
 from fairlead.core.seeds import stream
 
@@ -16,7 +17,7 @@ NOISE = 0.01
 
 def content_key(params: Tensor) -> int:
     """A seed made of the numbers themselves: other initial models, and so other runs, draw other numbers."""
-    return zlib.crc32(params.detach().cpu().contiguous().numpy().tobytes())
+    return zlib.crc32(on_host(params.detach()).contiguous().numpy().tobytes())
 
 
 def initial_models(params: Tensor, layout: Layout, count: int) -> Tensor:
@@ -32,6 +33,7 @@ def initial_models(params: Tensor, layout: Layout, count: int) -> Tensor:
     >>> initial_models(layout.read(module), layout, 3).shape
     torch.Size([1, 3, 6])
     """
+    params, device = on_host(params), params.device
     models = params[0].repeat(count, 1)
     for j in range(1, count):
         rng = stream(content_key(params), "starts", j)
@@ -41,4 +43,4 @@ def initial_models(params: Tensor, layout: Layout, count: int) -> Tensor:
             models[j, slot.start : slot.stop] = params[0, slot.start + order]
         if torch.equal(models[j], params[0]):
             models[j, : layout.trainable] += NOISE * torch.from_numpy(rng.standard_normal(layout.trainable)).to(params)
-    return models[None]
+    return models[None].to(device)

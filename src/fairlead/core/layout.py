@@ -37,7 +37,7 @@ class Part:
     after these are buffers.
     """
 
-    def __init__(self, slots: list[Slot], trainable: int) -> None:
+    def __init__(self, slots: list[Slot], trainable: int, device: torch.device) -> None:
         self.tensors = tuple(s.name for s in slots)
         self.sizes = {s.name: s.stop - s.start for s in slots if s.start < trainable}
         self.names = tuple(self.sizes)
@@ -48,7 +48,7 @@ class Part:
         self.columns: slice | Tensor = (
             slice(slots[0].start, slots[-1].stop)
             if slots and touching
-            else torch.cat([torch.arange(s.start, s.stop) for s in slots] or [torch.arange(0)])
+            else torch.cat([torch.arange(s.start, s.stop, device=device) for s in slots] or [torch.arange(0)])
         )
 
 
@@ -66,6 +66,8 @@ class Layout:
             require(tensor.is_floating_point(), f"model: parameter {name} is {tensor.dtype}; floating point is needed")
         require(len(parameters) > 0, "model: no parameters to train; give a module with at least one")
         buffers = {name: b for name, b in module.named_buffers() if b.is_floating_point()}
+        #: Where the module's tensors are.
+        self.device = next(iter(parameters.values())).device
         self._head: str | None = getattr(module, "head_name", None)
         self._norms = [n for n, m in module.named_modules() if isinstance(m, NORMS)]
         self._arrange({n: t.shape for n, t in parameters.items()}, {n: t.shape for n, t in buffers.items()})
@@ -96,11 +98,11 @@ class Layout:
 
     def part(self, *prefixes: str) -> Part:
         """The columns of the modules or tensors with these names."""
-        return Part([s for s in self.slots.values() if _under(s.name, prefixes)], self.trainable)
+        return Part([s for s in self.slots.values() if _under(s.name, prefixes)], self.trainable, self.device)
 
     def rest(self, *prefixes: str) -> Part:
         """Every column that `part` with the same names leaves out."""
-        return Part([s for s in self.slots.values() if not _under(s.name, prefixes)], self.trainable)
+        return Part([s for s in self.slots.values() if not _under(s.name, prefixes)], self.trainable, self.device)
 
     def cut(self, last: int | None) -> tuple[Part, Part]:
         """Everything below the last so many layers, and these layers; None cuts below the head."""
@@ -115,7 +117,7 @@ class Layout:
         return self._owned(below), self._owned(above)
 
     def _owned(self, owners: set[str]) -> Part:
-        return Part([s for s in self.slots.values() if _owner(s.name) in owners], self.trainable)
+        return Part([s for s in self.slots.values() if _owner(s.name) in owners], self.trainable, self.device)
 
     def join(self, *pieces: tuple[Part, Tensor]) -> Tensor:
         """Whole rows from parts that together cover the vector: `join((body, b), (head, h))`."""

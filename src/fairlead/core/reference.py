@@ -27,6 +27,7 @@ class PlainNetwork:
         self.module = copy.deepcopy(module)
         self.layout = layout
         self.dropouts = replace_dropout(self.module)
+        self.module.to(layout.device)
         self.has_dropout = bool(self.dropouts)
         self.has_batch_norm = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in self.module.modules())
 

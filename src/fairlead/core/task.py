@@ -54,13 +54,13 @@ class Task:
         return len(self.ids)
 
     def sizes(self, split: SplitName = "train") -> Tensor:
-        """Samples of each client, (C, 1)."""
+        """Samples of each client, (C, 1), on the host."""
         return self._split(split).sizes[self.ids][:, None]
 
     def class_counts(self, split: SplitName = "train") -> Tensor:
         """How many samples of each class each client has, (C, K)."""
-        data = self._split(split)
-        return torch.stack([torch.bincount(data.client(k)[1], minlength=self.classes) for k in self.ids])
+        _, y, real = self._padded(split)
+        return y.new_zeros(len(self), self.classes).scatter_add_(1, y, real.to(y.dtype))
 
     def steps(self, how: Sgd | None = None) -> Tensor:
         """How many gradients make up each client's displacement in a call of `descend`, (C, 1).
@@ -72,7 +72,8 @@ class Task:
         whole = (self.sizes() / how.batch_size).ceil()
         k = how.epochs * whole if how.batches is None else torch.full_like(whole, how.batches)
         m = how.momentum
-        return (k - m * (1 - m**k) / (1 - m)) / (1 - m)
+        steps: Tensor = (k - m * (1 - m**k) / (1 - m)) / (1 - m)
+        return steps.to(self.layout.device)
 
     def data(self, split: SplitName = "train") -> Iterator[tuple[Tensor, Tensor]]:
         """Each client's own samples and labels, as views."""
@@ -154,14 +155,21 @@ class Task:
             held = HeldNetwork(self._network, part, rows.expand(len(self), -1))
             return Task(held, self._federation, self.ids, self.training, round=self.round, seed=self.seed)
         network, below = tail
-        _, y, real = self.padded("train")
+        _, y, _ = self.padded("train")
         z = self.outputs(rows, "train", below) if inputs is None else inputs
-        order = torch.tensor(self.ids).argsort()
-        sizes = torch.zeros(len(self._federation.train.starts), dtype=torch.int64)
-        sizes[torch.tensor(self.ids) + 1] = real.sum(1)
-        train = Split(z[order][real[order]], y[order][real[order]], sizes.cumsum(0))
-        data = replace(self._federation, train=train)
+        data = replace(self._federation, train=self._unpadded(z, y))
         return Task(network, data, self.ids, self.training, round=self.round, seed=self.seed)
+
+    def _unpadded(self, x: Tensor, y: Tensor) -> Split:
+        """Padded train samples (C, n, ...) as a split in which only these clients have samples."""
+        ids, sizes, position = torch.tensor(self.ids), self.sizes(), torch.arange(y.shape[1])
+        order = ids.argsort()
+        real = (position < sizes)[order]
+        index = (order[:, None] * len(position) + position)[real].to(x.device)
+        counts = torch.zeros(len(self._federation.train.starts), dtype=torch.int64)
+        counts[ids + 1] = sizes[:, 0]
+        x, y = (z.flatten(0, 1).index_select(0, index) for z in (x, y))
+        return Split(x, y, counts.cumsum(0))
 
     def _tail(self, part: Part) -> tuple[Network, Output] | None:
         # Who has no samples has none to compute anything of.
@@ -183,7 +191,8 @@ class Task:
     def losses(self, models: Tensor, which: Tensor, split: SplitName = "validation") -> Tensor:
         """The mean loss on client i's whole split of models[which[i, m]], evaluating, (N, D), (C, M) -> (C, M).
 
-        Model by model: it passes over the samples of all who look at it at once, and is nowhere copied.
+        Model by model: it passes over the samples of all who look at it at once, and is nowhere copied. `which` is on
+        the host.
         """
         if not which.numel():
             return models.new_empty(which.shape)
@@ -193,6 +202,7 @@ class Task:
         names, counts = torch.unique(which, return_counts=True)
         order = which.flatten().argsort()
         who = order // which.shape[1]
+        order, who = order.to(x.device), who.to(x.device)
         looks = zip(names.tolist(), torch.split(who, counts.tolist()), strict=True)
         out = torch.cat([self._apply(models[j : j + 1], x.index_select(0, some), None) for j, some in looks])
         found = self._mean_loss(out, y[who], real[who])
@@ -234,11 +244,11 @@ class Task:
         if int(sizes.min()) == n and self.ids == list(range(self.ids[0], last + 1)):  # they lie together: no copy
             mine = slice(int(data.starts[self.ids[0]]), int(data.starts[last + 1]))
             x, y = (z[mine].reshape(len(self), n, *z.shape[1:]) for z in (data.x, data.y))
-            return x, y, torch.ones(len(self), n, dtype=torch.bool)
+            return x, y, torch.ones(len(self), n, dtype=torch.bool, device=x.device)
         position = torch.arange(n)
         real = position < sizes
         (batch,) = gather(data, self.ids, position.where(real, -1)[None], torch.zeros(1, len(self), dtype=torch.int64))
-        return batch.x, batch.y, real
+        return batch.x, batch.y, real.to(data.x.device)
 
     def outputs(self, rows: Tensor, split: SplitName, f: Output | None = None) -> Tensor:
         """What each row's model (or `f(module, x)`) gives on its client's whole split, (C, n, ...), evaluating."""

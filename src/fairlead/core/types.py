@@ -8,7 +8,7 @@ for everybody has one row and broadcasts; a number per client has shape (C, 1).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import torch
@@ -101,6 +101,10 @@ class Split:
         """Samples per client, (N,)."""
         return self.starts.diff()
 
+    def to(self, device: torch.device) -> Split:
+        """The same with its samples on a device; who owns which stays on the host."""
+        return replace(self, x=self.x.to(device), y=self.y.to(device))
+
     def client(self, k: int) -> tuple[Tensor, Tensor]:
         """Client k's own samples, as views."""
         a, b = int(self.starts[k]), int(self.starts[k + 1])
@@ -151,6 +155,10 @@ class Federation:
     def clients(self) -> int:
         """N."""
         return len(self.train.starts) - 1
+
+    def to(self, device: torch.device) -> Federation:
+        """The same with all samples on a device."""
+        return replace(self, **{split: getattr(self, split).to(device) for split in ("train", "validation", "test")})
 
     @property
     def target_kind(self) -> TargetKind:

@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fairlead.core.device import on_host, widest
 from fairlead.core.errors import InputError, require
 from fairlead.core.fast.machine import by_columns, large_empty
 
@@ -41,13 +42,13 @@ def gram(rows: Tensor) -> Array:
     """
 
     def products(columns: slice) -> Tensor:
-        total = torch.zeros(len(rows), len(rows), dtype=torch.float64, device=rows.device)
+        total = torch.zeros(len(rows), len(rows), dtype=widest(rows.device), device=rows.device)
         for _, block in _blocks(rows[:, columns]):
             total.addmm_(block, block.T)
         return total
 
-    first, *rest = by_columns(products, rows.shape[1])
-    return np.asarray(sum(rest, first).cpu().numpy())
+    first, *rest = by_columns(products, rows)
+    return np.asarray(on_host(sum(rest, first)).double().numpy())
 
 
 def combine(coefficients: Array, rows: Tensor) -> Tensor:
@@ -57,14 +58,14 @@ def combine(coefficients: Array, rows: Tensor) -> Tensor:
     [2.0, 7.0]
     """
     out = torch.empty(rows.shape[1], dtype=rows.dtype, device=rows.device)
-    weights = torch.from_numpy(coefficients).to(rows.device)
+    weights = torch.from_numpy(coefficients).to(widest(rows.device)).to(rows.device)
 
     def write(columns: slice) -> None:
         part = out[columns]
         for some, block in _blocks(rows[:, columns]):
             part[some] = (weights @ block).to(rows.dtype)
 
-    by_columns(write, rows.shape[1])
+    by_columns(write, rows)
     return out
 
 
@@ -74,7 +75,7 @@ def mix(weights: Tensor, rows: Tensor) -> Tensor:
     >>> mix(torch.tensor([[0.5, 0.5]]), torch.tensor([[1.0, 2.0], [0.0, 3.0]])).tolist()
     [[0.5, 2.5]]
     """
-    flat, w = rows.flatten(1), weights.to(rows)
+    flat, w = rows.flatten(1), weights.to(rows.dtype).to(rows.device)
     out = large_empty(flat, len(w), flat.shape[1])
 
     def write(columns: slice) -> None:
@@ -82,7 +83,7 @@ def mix(weights: Tensor, rows: Tensor) -> Tensor:
         for some in _narrow(columns, len(rows)):
             torch.mm(w, flat[:, some], out=out[:, some])
 
-    by_columns(write, flat.shape[1])
+    by_columns(write, flat)
     return out.view(len(w), *rows.shape[1:])
 
 
@@ -90,7 +91,8 @@ def _blocks(rows: Tensor) -> Iterator[tuple[slice, Tensor]]:
     """Columns and their values in float64, in a buffer that the next block overwrites: fresh pages cost more."""
     m, d = rows.shape
     stretches = list(_narrow(slice(0, d), m))
-    buffer = rows.new_empty(m * stretches[0].stop if stretches else 0, dtype=torch.float64)  # the first is the widest
+    most = m * stretches[0].stop if stretches else 0  # the first stretch is the longest
+    buffer = rows.new_empty(most, dtype=widest(rows.device))
     for columns in stretches:
         width = columns.stop - columns.start
         yield columns, buffer[: m * width].view(m, width).copy_(rows[:, columns])

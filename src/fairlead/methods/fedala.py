@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from fairlead.core import Batch, Layout, Method, Named, Part, Task, require
+from fairlead.core.device import on_host
 from fairlead.servers import averaging, mean
 
 
@@ -65,7 +66,7 @@ def fedala(
         own = torch.where(rounds > 0, state["theta"], theirs)
         weights = state["weights"].expand(len(task), -1)
         learning = (rounds > 0) & (rate > 0)
-        if bool(learning.any()):
+        if bool(on_host(learning).any()):
             weights = learned(weights, learning, rounds == 1, own, theirs, task.above(part, w))
         mixed = w.expand(len(task), -1).clone()
         mixed[:, part.columns] = torch.lerp(own, theirs, weights)
@@ -74,14 +75,14 @@ def fedala(
     def learned(weights: Tensor, learning: Tensor, search: Tensor, own: Tensor, theirs: Tensor, top: Task) -> Tensor:
         losses: list[Tensor] = []
         for i in range(passes):
-            if not bool(learning.any()):
+            if not bool(on_host(learning).any()):
                 break
             for batch in sampled(top, share, start=top.training.epochs + i):
                 g = top.grad(torch.lerp(own, theirs, weights), batch) * (theirs - own)
                 active = learning if batch.active is None else learning * batch.active
                 weights = (weights - rate * active * g).clamp(0, 1)
             learning = learning & search
-            if bool(learning.any()):
+            if bool(on_host(learning).any()):
                 losses.append(top.loss(torch.lerp(own, theirs, weights), "train"))
             if len(losses) >= window:
                 learning = learning & (torch.stack(losses[-window:]).std(0) >= threshold)
@@ -107,5 +108,6 @@ def sampled(task: Task, share: float, start: int) -> list[Batch]:
         kept = t * size + torch.arange(batch.y.shape[1]) < wanted  # (C, B)
         count = kept.sum(1, keepdim=True)
         weight = (kept / count.clamp(min=1)).to(torch.get_default_dtype())
-        batches.append(replace(batch, weight=weight, active=(count > 0).to(weight)))
+        active = (count > 0).to(weight)
+        batches.append(replace(batch, weight=weight.to(batch.x.device), active=active.to(batch.x.device)))
     return batches

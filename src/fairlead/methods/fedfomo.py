@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.nn.functional import embedding_bag
 
 from fairlead.core import Cohort, Layout, Method, Named, Server, Task, require, stream
+from fairlead.core.device import on_host
 from fairlead.core.fast.machine import large_empty
 
 
@@ -57,10 +58,12 @@ def fedfomo(*, models: int = 5, epsilon: float = 0.3) -> Method:
 
         def update(state: Named, rows: Named, cohort: Cohort) -> tuple[Named, Named]:
             ids = cohort.ids
-            theta = rows["theta"] if len(ids) == cohort.clients else state["theta"].index_copy(0, ids, rows["theta"])
+            theta = rows["theta"]
+            if len(ids) < cohort.clients:
+                theta = state["theta"].index_copy(0, ids.to(theta.device), theta)
             present = state["present"].index_fill(0, ids, True)
-            liked = state["preference"][ids].scatter_add(1, state["chosen"][ids], rows["affinity"])
-            preference = state["preference"].index_copy(0, ids, liked)
+            preference, affinity = on_host(state["preference"]), on_host(rows["affinity"])
+            preference = preference.index_copy(0, ids, preference[ids].scatter_add(1, state["chosen"][ids], affinity))
             count = state["chosen"].shape[1]
             chosen, offered = choose(preference, present, count, epsilon, cohort.seed, cohort.round)
             state = {"theta": theta, "present": present, "preference": preference, "chosen": chosen}
@@ -76,10 +79,13 @@ def affinity(state: Named, message: Named, task: Task) -> Tensor:
     (models,), chosen, offered = message["models"], message["chosen"].expand(len(task), -1), message["offered"]
     theta = state["theta"].expand(len(task), -1)
     # Pair by pair: a difference stays in the cache, those of all would not.
-    gap = [[torch.dist(models[n], mine) for n in sent] for mine, sent in zip(theta, chosen.tolist(), strict=True)]
-    w = (task.loss(state["theta"]) - task.losses(models, chosen)) / theta.new_tensor(gap)
+    gap = theta.new_empty(chosen.shape)
+    for i, sent in enumerate(chosen.tolist()):
+        for j, n in enumerate(sent):
+            gap[i, j] = torch.dist(models[n], theta[i])
+    w = (task.loss(state["theta"]) - task.losses(models, chosen)) / gap
     # Not finite where the models are equal, or where the other one's loss overflows here.
-    return w.where(offered & w.isfinite(), 0)
+    return w.where(offered.to(w.device) & w.isfinite(), 0)
 
 
 def mixture(theta: Tensor, message: Named, w: Tensor) -> Tensor:
@@ -91,15 +97,16 @@ def mixture(theta: Tensor, message: Named, w: Tensor) -> Tensor:
     """
     helpful = w.clamp(min=0)
     total = helpful.sum(1, keepdim=True)
-    if not bool(total.any()):
+    alone = on_host(total)[:, 0] == 0
+    if bool(alone.all()):
         return theta
-    share, chosen, (models,) = helpful / total.where(total > 0, 1), message["chosen"].expand_as(w), message["models"]
+    share, (models,) = helpful / total.where(total > 0, 1), message["models"]
+    chosen = message["chosen"].expand_as(w).to(w.device)
     if len(w) > 1 and len(models) <= chosen.numel():  # most are wanted by one client or another: a single product
         shares = share.new_zeros(len(w), len(models)).scatter_add_(1, chosen, share)
         mixed = torch.mm(shares, models, out=large_empty(models, len(w), models.shape[1]))
     else:
         mixed = embedding_bag(chosen, models, per_sample_weights=share, mode="sum")
-    alone = (total == 0)[:, 0]
     mixed[alone] = theta.expand_as(mixed)[alone]
     return mixed
 

@@ -28,6 +28,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from fairlead.core import Layout, Method, Named, Server, Task, Tie, Towards, require
+from fairlead.core.device import on_host
 from fairlead.functional import subspace_similarity
 from fairlead.servers.propagation import propagation
 
@@ -50,7 +51,7 @@ def fedora(
     released = variant == "released"
 
     def hello(task: Task) -> Named:
-        return {"subspace": torch.stack([subspace(x, appended(y, task)) for x, y in task.data()])}
+        return {"subspace": torch.stack([subspace(on_host(x), on_host(appended(y, task))) for x, y in task.data()])}
 
     def appended(y: Tensor, task: Task) -> Tensor:
         """What is appended to the inputs, (n, columns)."""
@@ -66,7 +67,7 @@ def fedora(
         return right[:rank].T  # (d_in, p)
 
     def similarity(greetings: Named) -> Tensor:
-        w = subspace_similarity(greetings["subspace"])
+        w = subspace_similarity(on_host(greetings["subspace"]))
         return (sharpness * w).exp() if released else w
 
     def edges(w: Tensor, present: Tensor) -> Tensor:

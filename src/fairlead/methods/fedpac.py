@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
 from fairlead.core import Batch, BodyAndHead, Cohort, Layout, MeanLoss, Method, Named, Server, Task, require
+from fairlead.core.device import on_host
 from fairlead.servers import averaging, chain, mean, no_state, per_name
 
 
@@ -139,8 +140,8 @@ def collaboration() -> Server:
 
     def update(state: Named, rows: Named, cohort: Cohort) -> tuple[Named, Named]:
         ids, counts = cohort.ids, rows["counts"]
-        kept = {n: state[n].index_copy(0, ids, rows[n]) for n in ("head", "means", "variance")}
-        kept["present"] = state["present"].index_fill(0, ids, 1.0)
+        kept = {n: state[n].index_copy(0, ids.to(rows[n].device), rows[n]) for n in ("head", "means", "variance")}
+        kept["present"] = state["present"].index_fill(0, ids.to(state["present"].device), 1.0)
 
         total = counts.sum(0)[None]  # (1, K)
         seen = (total > 0)[..., None]
@@ -148,10 +149,10 @@ def collaboration() -> Server:
         kept["prototypes"] = torch.where(seen, fresh, state["prototypes"])
         kept["known"] = torch.where(total > 0, 1.0, state["known"])
 
-        there = kept["present"][:, 0] > 0
+        there = on_host(kept["present"])[:, 0] > 0
         alpha = combine(kept["means"][there].flatten(1), kept["variance"][there, 0])
         heads = kept["head"][there].mean(0).repeat(len(there), 1)
-        heads[there] = alpha @ kept["head"][there]
+        heads[there] = alpha.to(heads) @ kept["head"][there]
         return kept, {"w": rows["w"], "head": heads, "prototypes": kept["prototypes"], "known": kept["known"]}
 
     return Server(init, update)
@@ -168,7 +169,7 @@ def combine(h: Tensor, variance: Tensor) -> Tensor:
     >>> combine(h, variance=torch.ones(3)).round(decimals=3)[0].tolist()
     [0.5, 0.5, 0.0]
     """
-    m = len(h)
+    h, variance, m = on_host(h), on_host(variance), len(h)  # small problems, solved on the host
     # By torch: numpy's threads would go on spinning on the cores that the next round needs.
     values, vectors = torch.linalg.eigh(h.double() @ h.double().T)
     points = (vectors * values.clamp(min=0).sqrt()).numpy()  # the h_j, in the m coordinates of the space they span

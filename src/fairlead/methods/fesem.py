@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from fairlead.core import Cohort, Layout, Method, Named, Server, Task, draw_key, require
+from fairlead.core.device import on_host
 from fairlead.functional import kmeans
 from fairlead.servers import mean, within
 
@@ -49,9 +50,9 @@ def fesem(*, clusters: int = 3) -> Method:
         def update(state: Named, rows: Named, cohort: Cohort) -> tuple[Named, Named]:
             w, centres = rows["w"], state["w"][0]
             if bool(state["present"].any()):
-                nearest = distances(w, centres).argmin(1)
+                nearest = on_host(distances(w, centres).argmin(1))
             else:
-                nearest = kmeans(w - centres[0], clusters, draw_key(cohort.seed, "fesem", cohort.round))
+                nearest = on_host(kmeans(w - centres[0], clusters, draw_key(cohort.seed, "fesem", cohort.round)))
             change = {"w": w - centres[nearest], "cluster": nearest[:, None]}
             state, moved = averages.update(state, change, cohort)
             centres = moved["w"][0]
@@ -59,7 +60,7 @@ def fesem(*, clusters: int = 3) -> Method:
             present = state["present"].index_fill(0, cohort.ids, True)
             members = torch.bincount(cluster[present], minlength=clusters).to(centres)
             start = (members / members.sum()) @ centres
-            sent = torch.where(present, centres[cluster[:, 0]], start)
+            sent = torch.where(present.to(centres.device), centres[cluster[:, 0]], start)
             return state | {"cluster": cluster, "present": present}, {"centre": sent}
 
         return Server(first, update)

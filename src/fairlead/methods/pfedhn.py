@@ -96,9 +96,10 @@ def hypernetwork(
             step = min(size * lr, 1 - momentum)
             after = {n: x - step * velocity[n] for n, x in now.items()}
             present = state["present"].index_fill(0, ids, True)
-            everyone = state["v"].index_copy(0, ids, after.pop("v"))
-            everyone = torch.where(present, everyone, everyone[present[:, 0]].mean(0))
-            velocity["v"] = speed["v"].index_copy(0, ids, velocity["v"])
+            where = ids.to(v.device)
+            everyone = state["v"].index_copy(0, where, after.pop("v"))
+            everyone = torch.where(present.to(v.device), everyone, everyone[present[:, 0]].mean(0))
+            velocity["v"] = speed["v"].index_copy(0, where, velocity["v"])
             return pack(after, everyone, velocity, present), {"theta": generate(after, everyone)}
 
         return Server(first, update)
@@ -112,16 +113,16 @@ def fit(state: Named, rows: Named, cohort: Cohort) -> tuple[Named, Named]:
     A damped Gauss-Newton step on ‖h(v + δ; φ) - (θ + Δθ)‖².
     """
     phi, v = under("phi.", state), state["v"][cohort.ids]
-    J, hidden = torch.eye(v.shape[1]).to(v).expand(len(v), -1, -1), v
+    J, hidden = torch.eye(v.shape[1], dtype=v.dtype, device=v.device).expand(len(v), -1, -1), v
     for i in range(LAYERS):  # the chain rule through ReLU, layer by layer
         hidden = relu(hidden @ phi[f"{i}.weight"].T + phi[f"{i}.bias"])
         J = (hidden > 0)[..., None] * (phi[f"{i}.weight"] @ J)
     J = phi["head.weight"] @ J  # (C, D, E)
     normal = J.mT @ J
     damping = DAMPING * normal.diagonal(dim1=1, dim2=2).mean(1).clamp(min=TINY)
-    eye = torch.eye(v.shape[1]).to(v)
+    eye = torch.eye(v.shape[1], dtype=v.dtype, device=v.device)
     delta = torch.linalg.solve(normal + damping[:, None, None] * eye, J.mT @ rows["theta"][..., None])[..., 0]
-    everyone = state["v"].index_copy(0, cohort.ids, v + delta)
+    everyone = state["v"].index_copy(0, cohort.ids.to(v.device), v + delta)
     return state | {"v": everyone}, {"theta": generate(phi, everyone)}
 
 

@@ -14,6 +14,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from fairlead.core import Named, RunError
+from fairlead.core.device import on_host
 from fairlead.core.files import atomically
 
 FORMAT = "2"
@@ -58,7 +59,7 @@ def write_tensors(path: Path, tensors: Named, **facts: str) -> None:
     for n, x in tensors.items():
         # The format wants tensors apart, and a server may keep the very message it sent.
         shared = x.untyped_storage().data_ptr() in storages
-        whole[n] = x.contiguous().clone() if shared else x.contiguous()
+        whole[n] = on_host(x).contiguous().clone() if shared else on_host(x).contiguous()
         storages.add(x.untyped_storage().data_ptr())
     atomically(path, lambda p: save_file(whole, p, metadata={"format": FORMAT, **facts}))
 

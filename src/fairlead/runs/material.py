@@ -12,6 +12,7 @@ from torch import nn
 
 from fairlead.clients import ENGINES, Engine, check_models, choose, engine
 from fairlead.core import FairleadError, Federation, InputError, Layout, check_targets, require
+from fairlead.core.device import find_device, module_on
 from fairlead.data import Scenario, Source
 from fairlead.models import build
 from fairlead.runs.files import read_json
@@ -54,14 +55,15 @@ class Material:
 
     def engine(self, seed: int, known: str | None = None) -> Engine:
         """The engine asked for; for "auto" the known one, else the fastest here."""
-        e, module = self.experiment, self.module(seed)
+        e, device = self.experiment, find_device(self.experiment.device)
+        module, federation = module_on(self.module(seed), device), self.federation.to(device)
         name = known if e.engine == "auto" and known else e.engine
         if name != "auto":
             chosen = engine(name)
-            with chosen.start(module, Layout(module), self.federation, e.training, seed=0):
+            with chosen.start(module, Layout(module), federation, e.training, seed=0):
                 return chosen  # an engine that cannot run the model has refused by now
         p, n = e.participation, self.federation.clients
-        return choose(module, self.federation, e.training, max(1, int(p * n) if p <= 1 else int(p)))
+        return choose(module, federation, e.training, max(1, int(p * n) if p <= 1 else int(p)))
 
     def _made(self, seed: int) -> tuple[nn.Module, str]:
         if seed not in self._modules:

@@ -27,6 +27,7 @@ from torch import Tensor, nn
 from fairlead.catalogue import Entry
 from fairlead.clients import KEPT, Engine, InProcess, States, StateStore, payload, wrapped
 from fairlead.core import Federation, Layout, Named, Plan, RunError
+from fairlead.core.device import find_device, module_on
 from fairlead.core.task import SplitName
 from fairlead.deployment import FILE as DEPLOYMENT
 from fairlead.deployment import describe
@@ -216,7 +217,8 @@ def train(job: Job, progress: Progress | None = None) -> None:
     decides = plan.select != "last" or plan.patience is not None
     odd = decides and plan.rounds % plan.evaluate_every != 0
     with clients_of(job) as clients:
-        happened = federate(job.entry.method, clients, job.module, plan, average=job.entry.average, snapshot=snapshot)
+        method, average = job.entry.method, job.entry.average
+        happened = federate(method, clients, on_device(job), plan, average=average, snapshot=snapshot)
         for round, now in happened:
             records.add(round, job.federation)
             rounds.add(round)
@@ -234,6 +236,11 @@ def train(job: Job, progress: Progress | None = None) -> None:
     used = describe(job.federation, job.module, job.name, job.entry.method, e.options, e.scenario.column)
     write_json(job.folder / DEPLOYMENT, used.to_json())
     write_json(job.folder / "summary.json", summarise_run(job, records, rounds))
+
+
+def on_device(job: Job) -> nn.Module:
+    """The run's module on its device: samples, messages and models go where it is."""
+    return module_on(job.module, find_device(job.experiment.device))
 
 
 def clients_of(job: Job) -> InProcess:
@@ -296,7 +303,7 @@ def kept_outputs(job: Job, split: SplitName) -> list[Tensor]:
     """What each client's deployed model makes of its own samples, (n, outputs) by client."""
     method, now = job.entry.method, load_snapshot(job.folder / "checkpoint.safetensors")
     with clients_of(job) as clients:
-        clients.start(method, wrapped(method, job.module, job.seed), job.plan())
+        clients.start(method, wrapped(method, on_device(job), job.seed), job.plan())
         clients.load(now.clients(), now.round, now.message)
         return clients.outputs(split)
 
@@ -311,7 +318,7 @@ def deployed(job: Job, client: int) -> nn.Module:
         return Layout(module).write(saved[KEPT][client], module).eval()
     # Too many to keep: made now from the client's state and the last message, which is what `select` "last" deploys.
     with clients_of(job) as clients:
-        clients.start(method, module, job.plan())
+        clients.start(method, wrapped(method, on_device(job), job.seed), job.plan())
         clients.load(saved, now.round, now.message)
         row = clients.models(torch.tensor([client]))[0]
     return Layout(module).write(row, module).eval()

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from fairlead.clients import Saved
 from fairlead.core import Named, RunError
+from fairlead.core.device import on_host
 
 # Rows that nobody needs any more may take up to this many times the space of those in use before they are cleared.
 WASTE = 2.0
@@ -61,7 +62,7 @@ class StateFiles:
             return
         number = self._next
         temporary = self._folder / ".partial"
-        save_file({n: x.contiguous() for n, x in states.items()}, temporary)
+        save_file({n: on_host(x).contiguous() for n, x in states.items()}, temporary)
         os.replace(temporary, self._path(number))
         self._next += 1
         self._sizes[number] = len(ids)

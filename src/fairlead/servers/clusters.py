@@ -11,8 +11,8 @@ def within(average: Server, clusters: int, *, name: str = "w", by: str = "cluste
     """Move each of several models by the average over the clients that chose it.
 
     The message holds the models side by side, `name`: (1, clusters, D). A client replies the change of one of them,
-    (C, D), and under `by` which, (C, 1). `average` sees one cluster's clients at a time, with a cohort of their own
-    whose weights sum to one; a model that nobody chose stays where it is.
+    (C, D), and under `by` which, (C, 1), on the host. `average` sees one cluster's clients at a time, with a cohort of
+    their own whose weights sum to one; a model that nobody chose stays where it is.
     """
 
     def init(message: Named, hello: Named, clients: int) -> tuple[Named, Named]:

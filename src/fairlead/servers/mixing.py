@@ -26,13 +26,13 @@ def mixing(weights: Callable[[Tensor, Tensor], Tensor], *, name: str = "theta") 
     def update(state: Named, rows: Named, cohort: Cohort) -> tuple[Named, Named]:
         # With everybody there the replies are the models, in order: nothing to copy.
         full = len(cohort.ids) == cohort.clients
-        theta = rows[name] if full else state[name].index_copy(0, cohort.ids, rows[name])
+        theta = rows[name] if full else state[name].index_copy(0, cohort.ids.to(rows[name].device), rows[name])
         present = state["present"].index_fill(0, cohort.ids, True)
         ids = present[:, 0].nonzero()[:, 0]
         models = theta if len(ids) == len(theta) else theta[ids]
         mixed = mix(weights(models, ids), models)
         if len(ids) < len(theta):
-            mixed = models.mean(0, keepdim=True).repeat(len(theta), 1).index_copy(0, ids, mixed)
+            mixed = models.mean(0, keepdim=True).repeat(len(theta), 1).index_copy(0, ids.to(mixed.device), mixed)
         return state | {name: theta, "present": present}, {name: mixed}
 
     return Server(init, update)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from fairlead.core.device import on_host
 from fairlead.core.errors import require
 from fairlead.core.types import Cohort, Named, Server
 from fairlead.functional import spread_matrix
@@ -39,7 +40,7 @@ def propagation(
             f"propagation: the first message has no entry '{name}', only {', '.join(message)}; name one",
         )
         first = message[name]
-        alike = similarity(hello)
+        alike = on_host(similarity(hello))  # the graph is small, and worked out there
         require(
             alike.shape == (clients, clients),
             f"propagation: similarity must give a ({clients}, {clients}) matrix, got {tuple(alike.shape)}; "
@@ -56,12 +57,13 @@ def propagation(
     def update(state: Named, rows: Named, cohort: Cohort) -> tuple[Named, Named]:
         # With everybody there the replies are the models, in order: nothing to copy.
         full = len(cohort.ids) == cohort.clients
-        theta = rows[name] if full else state[name].index_copy(0, cohort.ids, rows[name])
+        theta = rows[name] if full else state[name].index_copy(0, cohort.ids.to(rows[name].device), rows[name])
         present = state["present"].index_fill(0, cohort.ids, True)
         spread = state["spread"]
         if not torch.equal(present, state["present"]):
-            W = state["similarity"] if edges is None else edges(state["similarity"], present)
-            spread = spread_among(W, present, a).to(theta)
+            alike = on_host(state["similarity"])
+            W = alike if edges is None else edges(alike, present)
+            spread = spread_among(W, present, a).to(theta.dtype)
         return state | {name: theta, "present": present, "spread": spread}, {name: mix(spread, theta)}
 
     return Server(init, update)

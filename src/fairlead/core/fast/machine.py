@@ -43,15 +43,18 @@ def threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def by_columns(work: Callable[[slice], T], columns: int) -> list[T]:
-    """`work` on stretches of the columns, all cores at once; the results in order. `work` must not call this itself.
+def by_columns(work: Callable[[slice], T], rows: Tensor) -> list[T]:
+    """`work` on stretches of the rows' columns, all cores at once; the results in order. It must not call this itself.
 
     A thread each with one intra-op thread: a team of OpenMP threads waits in a loop that burns the core which the
-    next round's workers need, and collapses where others use the machine.
+    next round's workers need, and collapses where others use the machine. A device has its own ways to divide work.
 
-    >>> by_columns(lambda some: some.stop - some.start, 40_000)
+    >>> by_columns(lambda some: some.stop - some.start, torch.empty(1, 40_000))
     [13333, 13333, 13334]
     """
+    columns = rows.shape[1]
+    if rows.device.type != "cpu":
+        return [work(slice(0, columns))]
     count = max(1, min(STRETCHES, -(-columns // SHORTEST)))
     stretches = [slice(a, b) for a, b in pairwise(columns * i // count for i in range(count + 1))]
     workers = min(cores(), count)

@@ -35,6 +35,7 @@ class FastNetwork:
         recorder = CallRecorder()
         module = copy.deepcopy(module)
         dropouts = replace_dropout(module)
+        module.to(layout.device)
         self.layout = layout
         self.has_dropout = bool(dropouts)
         self.has_batch_norm = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in module.modules())
