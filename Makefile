@@ -6,7 +6,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --co
 .PHONY: demo test check clean
 
 demo: .venv/installed
-	$(BIN)/fairlead compare local fedavg fedrep fedrep+confree ditto fedora --out runs/demo
+	$(BIN)/fairlead compare fedavg fedrep+confree ditto fedora --seeds 3 --out runs/demo
 
 test: .venv/installed-dev
 	$(BIN)/ruff check .

@@ -1,5 +1,6 @@
 """Pages made from docstrings say what the docstrings say; links lead somewhere."""
 
+import ast
 import importlib.util
 import re
 from pathlib import Path
@@ -43,3 +44,33 @@ def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8")):
         if "://" not in target:
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def place(path: Path) -> str:
+    """The folder or file at the top of the package that a file belongs to."""
+    first, *more = path.parts
+    return f"{first}/" if more else first
+
+
+def imports(path: Path) -> set[str]:
+    """The places at the top of the package that a file imports from."""
+    package = ROOT / "src" / "fairlead"
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "fairlead":
+            name = (node.module or "").partition(".")[2].partition(".")[0] or node.names[0].name
+            found.add(f"{name}/" if (package / name).is_dir() else f"{name}.py")
+    return found - {place(path.relative_to(package))}
+
+
+def test_where_a_line_belongs_says_what_each_place_imports() -> None:
+    page = (ROOT / "docs" / "all-of-fairlead.md").read_text(encoding="utf-8")
+    table = page.partition("## Where a line belongs")[2]
+    rows = re.findall(r"^\| `([^`]+)` \|[^|]*\|([^|]*)\|$", table, re.MULTILINE)
+    told = {name: set(re.findall(r"`([^`]+)`", leans)) for name, leans in rows}
+    found: dict[str, set[str]] = {}
+    package = ROOT / "src" / "fairlead"
+    for file in package.rglob("*.py"):
+        found.setdefault(place(file.relative_to(package)), set()).update(imports(file))
+    del found["__init__.py"], found["__main__.py"]
+    assert told == found
