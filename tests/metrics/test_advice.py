@@ -122,3 +122,18 @@ def test_where_nothing_differs_chance_puts_nobody_above() -> None:
     found = positive_transfer(judge([same], metric("accuracy")))
     assert (found.share, found.expected, found.low, found.high) == (0, 0, 0, 0)
     assert positive_transfer([]) is None
+
+
+def test_a_method_that_is_worse_by_its_own_verdict_never_makes_no_difference() -> None:
+    # One owner and many methods: sure of a loss by itself, not once all of them are counted.
+    rng = np.random.default_rng(3)
+    y = rng.integers(0, 2, 60)
+    right = np.eye(2)[y] * 4
+    wrong = right.copy()
+    wrong[:9] = np.eye(2)[1 - y[:9]] * 4
+    pairs = [OwnerPairs("a", [PairedRun(np.arange(60), y, wrong, right, s) for s in range(3)])]
+    own = judge(pairs, metric("accuracy"))
+    assert own[0].verdict == "worse"
+    for many in (1, 5, 200):
+        advice = recommend({f"m{i}": own for i in range(many)}).owners[0]
+        assert advice.action == "stay alone", (many, advice)

@@ -18,7 +18,7 @@ from scipy.special import ndtr
 
 from fairlead.core.errors import require
 from fairlead.metrics.evidence import Corrected, correct
-from fairlead.metrics.verdict import NO_DIFFERENCE, TOO_FEW, OwnerVerdict, amount, told_gain
+from fairlead.metrics.verdict import NO_DIFFERENCE, TOO_FEW, WORSE, OwnerVerdict, amount, told_gain
 
 Action = Literal["join", "stay alone", "makes no difference", "cannot tell"]
 
@@ -121,9 +121,9 @@ def _advise(owner: str, found: dict[str, _Judged], claim: str) -> OwnerAdvice:
 
 def _undecided(owner: str, found: dict[str, _Judged]) -> OwnerAdvice:
     """Nothing was found to help. Is that because nothing differs, or because the rows cannot tell?"""
-    worse = [m for m, j in found.items() if j.worse]
+    worse = [m for m, j in found.items() if j.worse or j.verdict.verdict == WORSE]
     avoid = f" Worse than alone: {', '.join(worse)}." if worse else ""
-    alike = [m for m, j in found.items() if not j.worse and j.verdict.verdict != TOO_FEW]
+    alike = [m for m, j in found.items() if m not in worse and j.verdict.verdict == NO_DIFFERENCE]
     if alike:
         closest = max(alike, key=lambda m: found[m].verdict.gain or 0.0)
         unit = found[closest].verdict.unit
@@ -131,8 +131,12 @@ def _undecided(owner: str, found: dict[str, _Judged]) -> OwnerAdvice:
         ends += f" and gains at most {amount(unit, _upper(found[closest]))}"
         why = f"Makes no difference that could be found: {closest} {ends}."
         return OwnerAdvice(owner, "makes no difference", None, None, why + avoid)
-    first = next(j for j in found.values() if not j.worse)
-    return OwnerAdvice(owner, "cannot tell", None, None, f"Cannot tell: {first.verdict.why}{avoid}")
+    rest = {m: j.verdict for m, j in found.items() if m not in worse}
+    if not rest:
+        return OwnerAdvice(owner, "stay alone", None, None, f"Stay alone: no method was found to help.{avoid}")
+    method, first = next(iter(rest.items()))
+    told = first.why if first.verdict == TOO_FEW else f"{method} alone looks better, but not once all methods count."
+    return OwnerAdvice(owner, "cannot tell", None, None, f"Cannot tell: {told}{avoid}")
 
 
 def _federation(table: dict[str, list[_Judged]]) -> FederationAdvice:
