@@ -11,7 +11,7 @@ from fairlead.findings import Answers, Way, best_alone, find
 from fairlead.metrics import metric
 
 OWNERS = ("a", "b", "c")
-ROWS = 400
+ROWS = 2000
 
 
 def answers(
@@ -25,7 +25,7 @@ def answers(
         hard = np.random.default_rng(100 + k).random(ROWS)[mine]
         luck = np.random.default_rng([seed, k]).normal(0, 0.02, ROWS)[mine]
         said = np.where(hard + luck < right, truth, 1 - truth)
-        rows.append(1000 * k + mine)
+        rows.append(10_000 * k + mine)
         y.append(truth)
         outputs.append(np.eye(2)[said] * 2)
     return Answers(rows, y, outputs, fold, repeat, validation)

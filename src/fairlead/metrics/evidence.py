@@ -78,7 +78,7 @@ class Evidence:
             near, far = far, 1.5 * far
             if far > furthest:
                 return side * self.limit
-        for _ in range(40):
+        for _ in range(26):
             middle = (near + far) / 2
             if self.p_value(self.gain + side * middle) > error:
                 near = middle

@@ -247,8 +247,8 @@ def _scale(own: _Runs | None, twin: _Runs | None, mean: Floats) -> float:
     """The variance of a row's difference within a run, of which training luck is a share."""
     if own:
         return own[1]
-    # Without any runs to compare, the rows' differences themselves, which is too large rather than too small.
-    return UNSEEN * twin[1] if twin else float((mean**2).mean())
+    # The rows of a single run: too large where the method truly differs, but a run that went badly shows in them.
+    return max(float(mean.var()), UNSEEN * twin[1] if twin else 0.0)
 
 
 def _skew(rows: Floats) -> float:
