@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -32,10 +32,10 @@ from fairlead.core import Federation, NeedsValidationError, Split
 from fairlead.effort import Choice, Curve, Effort, search
 from fairlead.findings import LEVEL, Answers, Array, Finding, Findings, Way, mean
 from fairlead.metrics import METRICS, Metric, OwnerVerdict
-from fairlead.runs.files import read_json
 from fairlead.runs.identity import versions
 from fairlead.runs.material import Factory, Material
 from fairlead.runs.run import Job, Progress, Run, check_same, kept_outputs, result, rounds_in, validation_losses
+from fairlead.runs.summary import Found, Summary, read_run_summary
 from fairlead.settings import Experiment
 from fairlead.yardsticks import Yardstick, pooled, yardsticks
 
@@ -294,12 +294,12 @@ def over_rows(answers: Answers, metric: Metric) -> float | None:
 
 def summarise_assessment(
     bench: Bench, found: Findings, done: Assessment, folds: Sequence[Fold], parameters: int
-) -> dict[str, Any]:
+) -> Summary:
     """The comparison's `summary.json`."""
     experiment = bench.experiment
     bar = found[found.bar]
     n_train, n_test = (_mean_sizes(folds, part) for part in ("train", "test"))
-    methods = {}
+    methods: dict[str, Any] = {}
     for name, runs in done.runs.items():
         way = found[name]
         clients = [_client(k, found, way, bar, n_train[k], n_test[k]) for k in range(len(found.owners))]
@@ -323,15 +323,15 @@ def summarise_assessment(
     settings |= {"engine": bench.engine.name, "participation": experiment.participation, "options": experiment.options}
     settings |= {"rounds": bench.effort.rounds, "seeds": [f.number for f in folds], "folds": len(folds), "level": LEVEL}
     settings |= {"effort": dataclasses.asdict(experiment.effort) if experiment.effort else None}
-    return {
-        "scenario": {"name": experiment.name} | experiment.to_json()["scenario"],
-        "settings": settings,
-        "versions": versions(),
-        "control": "local",
-        "methods": methods,
-        "findings": found.to_json(),
-        "data": {"notes": list(folds[0].chooses.notes)},
-    }
+    return Summary(
+        scenario={"name": experiment.name} | experiment.to_json()["scenario"],
+        settings=settings,
+        versions=versions(),
+        control="local",
+        methods=methods,
+        findings=cast(Found, found.to_json()),
+        data={"notes": list(folds[0].chooses.notes)},
+    )
 
 
 def _inside(bench: Bench, job: Job) -> str:
@@ -389,7 +389,7 @@ def _numbers(way: Finding, bar: Finding, n_test: list[int], higher: bool) -> dic
 def _costs(runs: Sequence[Trained]) -> dict[str, float]:
     """Bytes, seconds and speed of a final run, mean over folds and repeats."""
     names = ("bytes_up", "bytes_down", "train_seconds", "samples_per_second")
-    final = [read_json(job.folder / "summary.json") for run in runs for job in run.final]
+    final = [cast(dict[str, Any], read_run_summary(job.folder)) for run in runs for job in run.final]
     return {name: float(np.mean([one[name] for one in final])) for name in names}
 
 

@@ -28,9 +28,10 @@ from fairlead.deployment import predict
 from fairlead.export import export
 from fairlead.methods import METHODS, WRAPPERS
 from fairlead.recheck import Rechecked, recheck
-from fairlead.report import opening_lines, read_summary, verdict_lines, verdict_table, write_page
+from fairlead.report import opening_lines, verdict_lines, verdict_table, write_page
 from fairlead.runs import comparison as comparing
 from fairlead.runs.identity import digest
+from fairlead.runs.summary import read_summary
 from fairlead.servers import STAGES
 from fairlead.settings import Settings, check, protocol_of, resolve
 

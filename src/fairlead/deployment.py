@@ -27,6 +27,7 @@ from fairlead.models import build
 from fairlead.models.networks import MODELS
 from fairlead.runs.checkpoint import load_snapshot
 from fairlead.runs.files import read_json
+from fairlead.runs.summary import read_summary
 
 FILE = "deployment.json"
 CONTROL = "local"
@@ -214,7 +215,7 @@ class Choice(NamedTuple):
 
 def choose_run(folder: Path, owner: str, method: str | None = None, fold: int | None = None) -> Choice:
     """The run of a comparison whose model an owner should use; by default of the method recommended to it."""
-    summary = read_json(folder / "summary.json")
+    summary = read_summary(folder)
     methods, said = summary.get("methods", {}), ""
     if method is None:
         method = recommended(summary, owner)
@@ -228,8 +229,8 @@ def choose_run(folder: Path, owner: str, method: str | None = None, fold: int | 
     if fold is not None:
         require(0 <= fold < len(folds), f"--fold must be 0 to {len(folds) - 1}, got {fold}")
         path, which = folds[fold], f"the model of fold {fold}"
-    elif one.get("all_rows"):
-        path, which = one["all_rows"], "the model trained on all rows after the folds"
+    elif last := one.get("all_rows"):
+        path, which = last, "the model trained on all rows after the folds"
     elif len(folds) > 1:
         path, which = folds[0], "the model of fold 0"
     else:
@@ -245,7 +246,7 @@ def recommended(summary: Mapping[str, Any], owner: str) -> str:
 
 def owners_in(folder: Path) -> Deployment:
     """What a comparison's runs have in common: the owners and the column that names them."""
-    summary = read_json(folder / "summary.json")
+    summary = read_summary(folder)
     if CONTROL not in summary.get("methods", {}):
         raise RunError(f"{folder / 'summary.json'} has no methods; expected the folder of a finished comparison")
     return read_deployment(choose_run(folder, "", CONTROL).run)

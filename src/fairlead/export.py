@@ -13,7 +13,6 @@ import importlib.util
 import logging
 import warnings
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -34,6 +33,7 @@ from fairlead.deployment import (
 )
 from fairlead.runs.files import read_json, write_json
 from fairlead.runs.identity import versions
+from fairlead.runs.summary import Summary, read_summary
 
 FORMAT = 1
 USE = '''"""Predictions for a table of raw rows: python use.py new.csv"""
@@ -62,7 +62,7 @@ def export(
     weights = {name: x.detach().clone().contiguous() for name, x in predictor.module.state_dict().items()}
     atomically(to / "model.safetensors", lambda path: save_file(weights, path))
     write_json(to / "model.json", {"format": FORMAT, **predictor.deployment.to_json(), "versions": versions()})
-    summary = read_json(folder / "summary.json")
+    summary = read_summary(folder)
     onnx = _write_onnx(predictor, to / "model.onnx")
     (to / "README.md").write_text(card(summary, predictor, choice, onnx), encoding="utf-8")
     (to / "use.py").write_text(USE, encoding="utf-8")
@@ -116,7 +116,7 @@ def _write_onnx(predictor: Predictor, path: Path) -> bool:
     return True
 
 
-def card(summary: dict[str, Any], predictor: Predictor, choice: Choice, onnx: bool) -> str:
+def card(summary: Summary, predictor: Predictor, choice: Choice, onnx: bool) -> str:
     """The model card."""
     d, owner = predictor.deployment, predictor.owner
     what = " and ".join(d.labels) or "the target"
@@ -168,7 +168,7 @@ The owner of the data decides on it and writes it here.
 """
 
 
-def _score(summary: dict[str, Any], owner: str, choice: Choice) -> str:
+def _score(summary: Summary, owner: str, choice: Choice) -> str:
     """How good the method was for this owner, with the verdict."""
     entry = next(one for one in summary["methods"][choice.method]["clients"] if one["name"] == owner)
     found = summary["findings"]

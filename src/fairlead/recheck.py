@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pandas as pd
 import torch
@@ -29,6 +29,7 @@ from fairlead.metrics import metric
 from fairlead.runs.files import read_json
 from fairlead.runs.identity import fingerprint
 from fairlead.runs.run import Job, kept_outputs
+from fairlead.runs.summary import Entry, read_summary
 from fairlead.settings import Experiment
 
 
@@ -56,7 +57,7 @@ class Rechecked(NamedTuple):
 
 def recheck(folder: Path, data: Path | str | None = None) -> Rechecked:
     """Score all methods of a comparison on a table again; `data` is where the table lies now, if elsewhere."""
-    plan, summary = read_json(folder / "settings.json"), read_json(folder / "summary.json")
+    plan, summary = read_json(folder / "settings.json"), read_summary(folder)
     if plan.get("own"):
         raise InputError(f"{folder} was made with {' and '.join(plan['own'])} of your own program, which is in no file")
     experiment = Experiment.from_json(plan["experiment"])
@@ -81,7 +82,7 @@ def recheck(folder: Path, data: Path | str | None = None) -> Rechecked:
     return Rechecked(found, apart)
 
 
-def _runs(one: dict[str, Any]) -> list[tuple[int, int, str]]:
+def _runs(one: Entry) -> list[tuple[int, int, str]]:
     """Fold, repeat and folder of the runs that a method was judged by."""
     if "final" in one:
         return [(fold, repeat, run) for fold, runs in enumerate(one["final"]) for repeat, run in enumerate(runs)]

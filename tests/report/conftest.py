@@ -13,5 +13,5 @@ def summary() -> dict[str, Any]:
 
 
 @pytest.fixture
-def folder(tmp_path: Path, summary: dict[str, Any]) -> Path:
+def folder(tmp_path: Path, summary: Any) -> Path:
     return make_folder(tmp_path / "comparison", summary)

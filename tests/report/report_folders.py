@@ -57,9 +57,7 @@ def make_findings(methods: tuple[str, ...], clients: int, seeds: int, own: bool)
     return find(ways, names, METRICS["accuracy"], "accuracy, because the target is a class and no class is rare")
 
 
-def make_summary(
-    methods: tuple[str, ...] = METHODS, clients: int = 12, seeds: int = 3, own: bool = False
-) -> dict[str, Any]:
+def make_summary(methods: tuple[str, ...] = METHODS, clients: int = 12, seeds: int = 3, own: bool = False) -> Any:
     """Of a published protocol with `seeds` seeds, or of `own` data with as many folds."""
     found = make_findings(methods, clients, seeds, own)
     settings: dict[str, Any] = {"rounds": 50, "seeds": list(range(seeds)), "model": "mlp", "engine": "vectorised"}
@@ -119,7 +117,7 @@ def _entry(m: int, way: Finding, found: Findings, seeds: int, own: bool) -> dict
     }
 
 
-def make_folder(folder: Path, summary: dict[str, Any]) -> Path:
+def make_folder(folder: Path, summary: Any) -> Path:
     """Write the summary, and for each run records that rise towards its accuracies, every fifth round."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "summary.json").write_text(json.dumps(summary), encoding="utf-8")

@@ -17,7 +17,7 @@ def rows(chart: Any) -> list[dict[str, Any]]:
     return list(data)
 
 
-def test_differences_hold_every_client_in_points(summary: dict[str, Any]) -> None:
+def test_differences_hold_every_client_in_points(summary: Any) -> None:
     found = {(row["method"], row["owner"]): row for row in rows(report.client_differences(summary))}
     assert len(found) == 5 * 12
     for client in summary["methods"]["fedrep"]["clients"]:
@@ -27,7 +27,7 @@ def test_differences_hold_every_client_in_points(summary: dict[str, Any]) -> Non
         assert row["verdict"] == client["verdict"]
 
 
-def test_one_methods_panel_has_the_scale_of_all(summary: dict[str, Any]) -> None:
+def test_one_methods_panel_has_the_scale_of_all(summary: Any) -> None:
     one, every = report.client_differences(summary, "ditto").to_dict(), report.client_differences(summary).to_dict()
     scales = [chart["spec"]["layer"][0]["encoding"]["x"]["scale"] for chart in (one, every)]
     assert scales[0] == scales[1]
@@ -46,7 +46,7 @@ def test_own_data_shows_the_validation_loss_as_far_as_all_folds_went(tmp_path: P
     assert drawn[-1]["mean"] == pytest.approx(sum(losses) / len(losses))
 
 
-def test_curves_are_means_over_clients_with_the_seeds_extremes(folder: Path, summary: dict[str, Any]) -> None:
+def test_curves_are_means_over_clients_with_the_seeds_extremes(folder: Path, summary: Any) -> None:
     records = report.read_records(folder, summary)
     test = [row for row in records.to_pylist() if row["split"] == "test"]
     picked = [row for row in test if row["method"] == "ditto" and row["round"] == 30]
@@ -64,7 +64,7 @@ def test_curves_are_means_over_clients_with_the_seeds_extremes(folder: Path, sum
     assert "never on test" in report.curves(records, summary).to_dict()["title"]["subtitle"]
 
 
-def test_figures_save_as_png_and_svg(tmp_path: Path, summary: dict[str, Any]) -> None:
+def test_figures_save_as_png_and_svg(tmp_path: Path, summary: Any) -> None:
     chart = report.scatter(summary)
     small, large = (report.save_png(chart, tmp_path / f"{scale}.png", scale) for scale in (1, 2))
     sizes = [Image.open(BytesIO(path.read_bytes())).size for path in (small, large)]

@@ -12,17 +12,17 @@ from fairlead.report import caption, headline, latex_table, markdown_table, open
 from fairlead.report.tables import VERDICTS, counts, lowest, rows, told_counts
 
 
-def shown(summary: dict[str, Any], width: int = 100) -> str:
+def shown(summary: Any, width: int = 100) -> str:
     out = StringIO()
     Console(width=width, file=out).print(verdict_table(summary))
     return out.getvalue()
 
 
-def found(summary: dict[str, Any], name: str) -> dict[str, Any]:
+def found(summary: Any, name: str) -> Any:
     return next(way for way in summary["findings"]["ways"] if way["name"] == name)
 
 
-def numbers(summary: dict[str, Any], name: str) -> list[str]:
+def numbers(summary: Any, name: str) -> list[str]:
     entry, way = summary["methods"][name], found(summary, name)
     tally = Counter(v["verdict"] for v in way["verdicts"])
     ptr = f"{100 * way['ptr']['share']:.0f} ({100 * way['ptr']['expected']:.0f})"
@@ -30,7 +30,7 @@ def numbers(summary: dict[str, Any], name: str) -> list[str]:
     return [*told, *(str(tally[word]) for word in VERDICTS), ptr, f"{entry['bytes_up'] / 1e6:.0f}"]
 
 
-def test_table_fits_100_columns_and_carries_the_numbers(summary: dict[str, Any]) -> None:
+def test_table_fits_100_columns_and_carries_the_numbers(summary: Any) -> None:
     lines = shown(summary).splitlines()
     assert max(map(len, lines)) <= 100
     for name in METHODS[1:]:
@@ -45,7 +45,7 @@ def test_ways_are_grouped_and_the_bar_is_marked() -> None:
     assert first == ["alone:", "local *", "majority", "together:", "ditto", "in one place:", "pooled"]
 
 
-def test_a_narrow_terminal_cuts_no_number(summary: dict[str, Any]) -> None:
+def test_a_narrow_terminal_cuts_no_number(summary: Any) -> None:
     text = shown(summary, width=90)
     assert "…" not in text
     assert numbers(summary, "fedora")[0] in text
@@ -63,7 +63,7 @@ def test_a_method_named_like_markup_is_shown_as_it_is() -> None:
 
 
 @pytest.mark.parametrize("render", [markdown_table, latex_table])
-def test_markdown_and_latex_carry_the_numbers(summary: dict[str, Any], render: Any) -> None:
+def test_markdown_and_latex_carry_the_numbers(summary: Any, render: Any) -> None:
     text = render(summary).replace(r" $\pm$ ", " ± ")
     for name in METHODS[1:]:
         (line,) = [line for line in text.splitlines() if name in line.replace("|", "").split()[:1]]
@@ -79,7 +79,7 @@ def test_markdown_and_latex_escape_names_and_marks() -> None:
     assert r"a|b\_c\&d &" in latex_table(summary)
 
 
-def test_counts_are_of_the_four_verdict_words(summary: dict[str, Any]) -> None:
+def test_counts_are_of_the_four_verdict_words(summary: Any) -> None:
     assert counts(found(summary, "fedora")) == dict(zip(VERDICTS, (11, 0, 0, 1), strict=True))
     assert told_counts(found(summary, "fedora")) == "11 better, 1 too few rows to tell"
     assert told_counts(found(summary, "local")) == "the bar"
@@ -97,7 +97,7 @@ def test_the_opening_says_what_verdicts_are_about_and_what_is_odd_about_the_data
     assert opening_lines(summary) == ["Data: owner 0 has 3 rows; 'id' looks like a number for each row.", basis]
 
 
-def test_a_method_that_still_improved_is_marked_and_told(summary: dict[str, Any]) -> None:
+def test_a_method_that_still_improved_is_marked_and_told(summary: Any) -> None:
     assert "†" not in shown(summary) + "".join(verdict_lines(summary))
     note = "still improving after 60 rounds: a longer training may change the verdict"
     found(summary, "ditto")["notes"] = ["step size 0.1, 60 rounds", note]
@@ -106,7 +106,7 @@ def test_a_method_that_still_improved_is_marked_and_told(summary: dict[str, Any]
     assert r"ditto \dag{}" in latex_table(summary)
 
 
-def test_the_recommendation_is_given_to_every_owner_or_counted(summary: dict[str, Any]) -> None:
+def test_the_recommendation_is_given_to_every_owner_or_counted(summary: Any) -> None:
     advice = summary["findings"]["recommendation"]
     lines = verdict_lines(summary)
     start = lines.index("Recommendation:")
@@ -121,7 +121,7 @@ def test_the_recommendation_is_given_to_every_owner_or_counted(summary: dict[str
     assert set(counted[start + 1 : -1]) == {f"  {what}: {n} of 12 owners" for what, n in expected.items()}
 
 
-def test_caption_says_model_round_rule_and_average(summary: dict[str, Any]) -> None:
+def test_caption_says_model_round_rule_and_average(summary: Any) -> None:
     assert caption(summary) == (
         "The numbers: test accuracy of each client's personal model at the round with the best validation accuracy, "
         "averaged over clients, each counting the same; mean over 3 seeds, ± their standard deviation."
@@ -145,7 +145,7 @@ def test_one_seed_shows_no_spread() -> None:
     assert caption(summary).endswith("one seed.")
 
 
-def test_headline_is_the_recommendation(summary: dict[str, Any]) -> None:
+def test_headline_is_the_recommendation(summary: Any) -> None:
     assert headline(summary).startswith("With fedora 11 of 12 owners are better off than alone and none was found")
     assert headline(summary) == summary["findings"]["recommendation"]["federation"]["why"]
     assert headline(make_summary(("local",))) == "Only local was run; there is nothing to compare it with."

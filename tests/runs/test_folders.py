@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 import fairlead
 from fairlead.core import Federation, Split
 from fairlead.rounds import Round, Score
-from fairlead.runs import files, identity
+from fairlead.runs import files, identity, summary
 from fairlead.runs.records import Records
 
 SMALL: dict[str, Any] = {"clients": 4, "rounds": 6, "evaluate_every": 2, "engine": "loop", "model": "logistic"}
@@ -177,3 +177,18 @@ def test_any_metric_is_a_column_of_the_records(tmp_path: Path) -> None:
     assert found["rmse"] == [None, None, 3.0, 4.0, None, None]
     assert found["accuracy"] == [None, None, None, None, 3.0, 4.0]
     assert found["n"] == [2, 3] * 3
+
+
+def test_a_summary_has_one_shape_that_is_checked_when_written_and_when_read(tmp_path: Path) -> None:
+    result = fairlead.compare(["fedavg"], out=tmp_path, **SMALL)
+    assert summary.read_summary(tmp_path) == result.summary
+    run = tmp_path / "runs" / "fedavg-seed0"
+    assert summary.read_run_summary(run)["round"]["of"] == SMALL["rounds"]
+    wrong: Any = result.summary | {"control": 3}
+    with pytest.raises(fairlead.RunError, match="control: input should be a valid string"):
+        summary.write_summary(tmp_path, wrong)
+    assert summary.read_summary(tmp_path) == result.summary, "what cannot be read is not written"
+    text = (run / "summary.json").read_text().replace('"seed": 0', '"seed": "0"')
+    (run / "summary.json").write_text(text)
+    with pytest.raises(fairlead.RunError, match="seed: input should be a valid integer"):
+        fairlead.compare(["fedavg"], out=tmp_path, **SMALL)

@@ -88,6 +88,7 @@ def test_a_run_with_states_on_disk_ends_with_the_same_bits(tmp_path: Path, monke
         a, b = (r.model("ditto", client).state_dict() for r in (usual, disk))
         assert all(torch.equal(a[n], b[n]) for n in a)
     figures = ("accuracy", "ptr", "bytes_up", "clients")
-    assert all(usual.summary["methods"]["ditto"][f] == disk.summary["methods"]["ditto"][f] for f in figures)
+    a, b = (dict(r.summary["methods"]["ditto"]) for r in (usual, disk))
+    assert all(a[f] == b[f] for f in figures)
     with pytest.raises(fairlead.InputError, match="use --select last"):
         fairlead.compare(["ditto"], out=tmp_path / "no", **(plan | {"select": "validation"}))

@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from fairlead.report.page import write_page
-from fairlead.report.read import read_records, read_summary
+from fairlead.report.read import read_records
 from fairlead.report.tables import (
     caption,
     headline,
@@ -32,7 +32,6 @@ __all__ = [
     "markdown_table",
     "opening_lines",
     "read_records",
-    "read_summary",
     "save_png",
     "save_svg",
     "scatter",

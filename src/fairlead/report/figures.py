@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import altair as alt
 
-from fairlead.report.read import Summary
 from fairlead.report.tables import VERDICTS, measure, published, ways
+from fairlead.runs.summary import Summary
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -5,8 +5,8 @@ from __future__ import annotations
 from html import escape
 from typing import Any, NamedTuple
 
-from fairlead.report.read import Summary
 from fairlead.report.tables import VERDICTS, ways
+from fairlead.runs.summary import Summary
 
 WIDTH, MIDDLE, EDGE = 176, 8, 7
 MARKS = {  # a shape for each verdict, around (0, 0)

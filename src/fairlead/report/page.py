@@ -12,12 +12,12 @@ from collections import Counter
 from collections.abc import Iterable
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from fairlead.metrics import TRAINING
 from fairlead.report import parts
 from fairlead.report.interval import Axis, axis_of, drawn, legend
-from fairlead.report.read import Summary, read_records, read_summary
+from fairlead.report.read import read_records
 from fairlead.report.tables import (
     GROUPS,
     NONE,
@@ -39,6 +39,7 @@ from fairlead.report.tables import (
     told_counts,
     ways,
 )
+from fairlead.runs.summary import Summary, Way, read_summary
 
 FEW = 20  # up to so many owners are named and drawn one by one
 
@@ -191,7 +192,7 @@ def _owners(summary: Summary, drawings: dict[str, str]) -> str:
     return "".join(["<h2>Owner by owner</h2>", legend(), *pictures, "" if few else parts.FILTER, *told])
 
 
-def _verdicts(summary: Summary, way: dict[str, Any], axis: Axis) -> str:
+def _verdicts(summary: Summary, way: Way, axis: Axis) -> str:
     m, alone = measure(summary), bar(summary)["scores"]
     entry = summary["methods"].get(way["name"]) or summary["methods"][summary["control"]]
     found = {v["owner"]: v for v in way["verdicts"]}
@@ -260,7 +261,7 @@ def _facts(summary: Summary) -> str:
     return parts.table(head, body, "words")
 
 
-def _pairs(summary: Summary, key: str) -> str:
+def _pairs(summary: Summary, key: Literal["scenario", "settings", "versions"]) -> str:
     def text(value: Any) -> str:
         return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, get_args
 
 from rich import box
@@ -17,7 +17,7 @@ from rich.text import Text
 
 from fairlead.metrics import METRICS
 from fairlead.metrics.verdict import Verdict
-from fairlead.report.read import Summary
+from fairlead.runs.summary import Entry, Summary, Way
 
 NONE = "–"
 WIDTH = 100  # columns of a terminal
@@ -119,13 +119,12 @@ def amount(value: float | None) -> str:
     return f"{value:,.{0 if value >= 99.95 else 1 if value >= 9.995 else 2}f}"
 
 
-def ways(summary: Summary, *kinds: str) -> list[dict[str, Any]]:
+def ways(summary: Summary, *kinds: str) -> list[Way]:
     """The ways to train of these kinds, or all: alone first, then the methods, then pooled."""
-    found: list[dict[str, Any]] = summary["findings"]["ways"]
-    return [way for kind in kinds or GROUPS for way in found if way["kind"] == kind]
+    return [way for kind in kinds or GROUPS for way in summary["findings"]["ways"] if way["kind"] == kind]
 
 
-def bar(summary: Summary) -> dict[str, Any]:
+def bar(summary: Summary) -> Way:
     """The best way to train alone, which all others are judged against."""
     return next(way for way in ways(summary) if way["name"] == summary["findings"]["bar"])
 
@@ -135,24 +134,24 @@ def published(summary: Summary) -> bool:
     return "folds" not in summary["settings"]
 
 
-def improving(way: dict[str, Any]) -> list[str]:
+def improving(way: Way) -> list[str]:
     """The notes that say that the way's training was cut short."""
     return [note for note in way["notes"] if note.startswith("still improving")]
 
 
-def lowest(summary: Summary, way: dict[str, Any]) -> str | None:
+def lowest(summary: Summary, way: Way) -> str | None:
     """The name of the owner that the way serves worst."""
     named = zip(summary["findings"]["owners"], way["scores"], strict=True)
     return next((owner for owner, score in named if score is not None and score == way["lowest"]), None)
 
 
-def counts(way: dict[str, Any]) -> dict[str, int]:
+def counts(way: Way) -> dict[str, int]:
     """The number of owners by verdict, all four words."""
     found = Counter(v["verdict"] for v in way["verdicts"])
     return {word: found[word] for word in VERDICTS}
 
 
-def told_counts(way: dict[str, Any]) -> str:
+def told_counts(way: Way) -> str:
     """The same in words: '3 better, 1 no difference found'."""
     return ", ".join(f"{n} {word}" for word, n in counts(way).items() if n) or "the bar"
 
@@ -162,25 +161,28 @@ def transfer(ptr: dict[str, float] | None) -> str:
     return f"{100 * ptr['share']:.0f} ({100 * ptr['expected']:.0f})" if ptr else NONE
 
 
+Figures = Mapping[str, Any]  # a method's entry, or nothing
+
+
 class Column(NamedTuple):
     """A column of the verdict table: a name that is short enough for a terminal, one in full, and its cell."""
 
     short: str
     full: str
-    cell: Callable[[dict[str, Any], dict[str, Any]], str]  # of a way and its method's entry, {} where it has none
+    cell: Callable[[Way, Figures], str]  # of a way and its method's entry, {} where it has none
 
 
 def columns(summary: Summary) -> list[Column]:
     """The columns of the verdict table."""
     m = measure(summary)
 
-    def size(key: str) -> Callable[[dict[str, Any], dict[str, Any]], str]:
+    def size(key: str) -> Callable[[Way, Figures], str]:
         return lambda way, e: NONE if e.get(key) is None else amount(e[key] / 1e6)
 
-    def verdict(word: str) -> Callable[[dict[str, Any], dict[str, Any]], str]:
+    def verdict(word: str) -> Callable[[Way, Figures], str]:
         return lambda way, e: str(counts(way)[word]) if way["verdicts"] else NONE
 
-    def score(way: dict[str, Any], e: dict[str, Any]) -> str:
+    def score(way: Way, e: Figures) -> str:
         # A method's entry leaves out newcomers and has the spread over seeds.
         spread = e.get("spread", {}).get("accuracy")
         return m.score(e.get("accuracy", way["score"])) + (f" ± {m.score(spread)}" if spread is not None else "")
@@ -214,9 +216,9 @@ def rows(summary: Summary, shown: list[Column] | None = None) -> list[Row]:
     shown = shown or columns(summary)
     found = []
     for way in ways(summary):
-        entry = summary["methods"].get(way["name"], {})
+        entry: Figures = summary["methods"].get(way["name"], {})
         is_bar = way["name"] == summary["findings"]["bar"]
-        entry = entry | {"r_accuracy": None} if is_bar else entry
+        entry = {**entry, "r_accuracy": None} if is_bar else entry
         name = way["name"] + BAR * is_bar + IMPROVING * bool(improving(way))
         found.append(Row(way["name"], way["kind"], is_bar, [name, *(column.cell(way, entry) for column in shown)]))
     return found
@@ -319,7 +321,7 @@ def advice_lines(summary: Summary, most: int = 12) -> list[str]:
     return ["Recommendation:", *told, f"  the federation: {headline(summary)}"]
 
 
-def facts(entry: dict[str, Any]) -> tuple[str, str, str]:
+def facts(entry: Entry) -> tuple[str, str, str]:
     """What a method's numbers are: which model, which round, averaged over what."""
     model, rule, average = entry["model"], entry["round"]["rule"], entry["average"]
     return MODELS.get(model, model), RULES.get(rule, rule), AVERAGES.get(average, average)

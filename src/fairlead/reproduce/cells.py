@@ -137,7 +137,7 @@ class Workshop:
             lambda r: tell(r / experiment.rounds),
             keep_models=False,  # a table needs the numbers; the models of a hundred cells would fill a disk
         )
-        return _read(run.folder, experiment, found)
+        return _read(run.folder, experiment, dict(found))
 
     def _computed(self, cell: Computed, seed: int) -> Result:
         path = self.folder / "computed" / f"{cell.key}-seed{seed}.json"

@@ -7,6 +7,7 @@ checkpoint   a run's snapshot in one file
 records      scores and costs of every round, as tables
 cell         one method with one seed in its folder: found there, or trained
 material     the clients' data and the model that all methods of a seed share
+summary      the shape of summary.json
 asked        a comparison as it is asked for, checked
 summarise    the verdict from the runs' figures
 comparison   several methods against training alone: compare, resume, run

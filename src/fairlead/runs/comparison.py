@@ -34,6 +34,7 @@ from fairlead.runs.files import read_json, write_json
 from fairlead.runs.material import Factory, Material, engine_in
 from fairlead.runs.run import FILES, Job, Run, deployed, finished, kept_outputs, result
 from fairlead.runs.summarise import summarise_all
+from fairlead.runs.summary import Summary, write_summary
 from fairlead.settings import Experiment, check, resolve, shown
 
 FULLER = "local-all-rows"  # LOCAL on train and validation rows together, beside a published protocol
@@ -47,7 +48,7 @@ class Comparison:
     """A finished comparison: its summary, its folder, and every client's model."""
 
     folder: Path
-    summary: dict[str, Any]
+    summary: Summary
     jobs: dict[tuple[str, int], Job]
 
     def __str__(self) -> str:
@@ -193,7 +194,7 @@ def _compare(
     found = _findings(jobs, entries, seeds)
     compared = {key: job for key, job in jobs.items() if key[0] != FULLER}
     summary = summarise_all(compared, {key: runs[key] for key in compared}, found)
-    write_json(out / "summary.json", summary)
+    write_summary(out, summary)
     return Comparison(out, summary, jobs)
 
 
@@ -267,7 +268,7 @@ def _assessed(
     if len(folds) > 1:
         done = done._replace(all_rows=train_on_all_rows(bench, folds[0], done.runs, to_use(found)))
     summary = summarise_assessment(bench, found, done, folds, sum(p.numel() for p in module.parameters()))
-    write_json(out / "summary.json", summary)
+    write_summary(out, summary)
     return Comparison(out, summary, {(name, seed): runs[0].final[0] for name, runs in done.runs.items()})
 
 

@@ -37,6 +37,7 @@ from fairlead.runs.files import read_json, read_table, write_json, write_table
 from fairlead.runs.identity import UNKNOWN, arithmetic, fingerprint, versions
 from fairlead.runs.records import Records, Rounds
 from fairlead.runs.statefiles import StateFiles
+from fairlead.runs.summary import RunSummary, read_run_summary, write_run_summary
 from fairlead.settings import Experiment
 
 logger = logging.getLogger(__name__)
@@ -103,7 +104,7 @@ def result(
     *,
     extend: bool = False,
     keep_models: bool = True,
-) -> dict[str, Any]:
+) -> RunSummary:
     """The run's summary: read, where its folder holds it, else trained.
 
     What it takes to train comes from `prepare`, where `run` is no `Job` itself. A run that another process is at is
@@ -117,7 +118,7 @@ def result(
                 train(prepare() if prepare else _job(run), progress)
                 if not keep_models:
                     (run.folder / "checkpoint.safetensors").unlink(missing_ok=True)
-    return dict(read_json(run.folder / "summary.json"))
+    return read_run_summary(run.folder)
 
 
 def _job(run: Run) -> Job:
@@ -235,7 +236,7 @@ def train(job: Job, progress: Progress | None = None) -> None:
     e = job.experiment
     used = describe(job.federation, job.module, job.name, job.entry.method, e.options, e.scenario.column)
     write_json(job.folder / DEPLOYMENT, used.to_json())
-    write_json(job.folder / "summary.json", summarise_run(job, records, rounds))
+    write_run_summary(job.folder, summarise_run(job, records, rounds))
 
 
 def on_device(job: Job) -> nn.Module:
@@ -254,7 +255,7 @@ def clients_of(job: Job) -> InProcess:
     return InProcess(job.federation, job.experiment.training, job.engine, store)
 
 
-def summarise_run(job: Job, records: Records, rounds: Rounds) -> dict[str, Any]:
+def summarise_run(job: Job, records: Records, rounds: Rounds) -> RunSummary:
     """The run's own figures, on test data at the chosen round."""
     chosen = kept_round(job.folder / "checkpoint.safetensors")
     rows = [r for r in records.rows() if (r["round"], r["split"], r["model"]) == (chosen, "test", "personal")]

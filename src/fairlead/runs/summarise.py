@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,11 +15,12 @@ from fairlead.rounds import held_out
 from fairlead.runs.asked import CONTROL
 from fairlead.runs.identity import versions
 from fairlead.runs.run import Job
+from fairlead.runs.summary import Entry, Found, RunSummary, Summary
 
 
 def summarise_all(
-    jobs: Mapping[tuple[str, int], Job], runs: Mapping[tuple[str, int], dict[str, Any]], found: Findings
-) -> dict[str, Any]:
+    jobs: Mapping[tuple[str, int], Job], runs: Mapping[tuple[str, int], RunSummary], found: Findings
+) -> Summary:
     """The comparison's `summary.json`, from the runs' own and what was found."""
     seeds = list(dict.fromkeys(seed for _, seed in jobs))
     names = list(dict.fromkeys(name for name, _ in jobs))
@@ -27,8 +28,7 @@ def summarise_all(
     experiment = some.experiment
     newcomers = [held_out(experiment.unseen, some.federation.clients, seed)[1].tolist() for seed in seeds]
     for (name, seed), one in runs.items():
-        own = found.by_run[name][seeds.index(seed)]
-        one["accuracy"] = [float("nan") if score is None else score for score in own]
+        one["accuracy"] = found.by_run[name][seeds.index(seed)]
     t = experiment.training
     settings = {
         "rounds": experiment.rounds,
@@ -51,26 +51,25 @@ def summarise_all(
         "options": experiment.options,
         "level": LEVEL,
     }
-    return {
-        "scenario": {"name": experiment.name} | experiment.to_json()["scenario"],
-        "settings": settings,
-        "versions": versions(),
-        "control": CONTROL,
-        "methods": {
+    return Summary(
+        scenario={"name": experiment.name} | experiment.to_json()["scenario"],
+        settings=settings,
+        versions=versions(),
+        control=CONTROL,
+        methods={
             name: summarise_method(
                 [runs[name, s] for s in seeds], [runs[CONTROL, s] for s in seeds], newcomers, found[name]
             )
-            | {"runs": [f"runs/{name}-seed{s}" for s in seeds], "notes": []}
             for name in names
         },
-        "findings": found.to_json(),
-        "data": {"notes": list(some.federation.notes)},
-    }
+        findings=cast(Found, found.to_json()),
+        data={"notes": list(some.federation.notes)},
+    )
 
 
 def summarise_method(
-    runs: list[dict[str, Any]], controls: list[dict[str, Any]], newcomers: list[list[int]], found: Finding
-) -> dict[str, Any]:
+    runs: list[RunSummary], controls: list[RunSummary], newcomers: list[list[int]], found: Finding
+) -> Entry:
     """One method's entry: means over seeds, their spread, and each client against itself alone.
 
     `newcomers` are the clients held out under each seed; the headline figures leave them out.
@@ -78,27 +77,28 @@ def summarise_method(
     triples = list(zip(runs, controls, newcomers, strict=True))
     scores = over_seeds([_summarise(r, c, ~_is_in(r, new)) for r, c, new in triples])
     unseen = {"unseen": _means([_summarise(r, c, _is_in(r, new)) for r, c, new in triples])} if newcomers[0] else {}
-    accuracy, alone = (np.array([r["accuracy"] for r in group]) for group in (runs, controls))  # (seeds, N)
-    n_test, n_train = (np.array([r[key] for r in runs]) for key in ("n_test", "n_train"))
+    accuracy, alone = (np.array([_known(r) for r in group]) for group in (runs, controls))  # (seeds, N)
+    n_test, n_train = np.array([r["n_test"] for r in runs]), np.array([r["n_train"] for r in runs])
     verdicts = {v.owner: v for v in found.verdicts}
     names = [runs[0]["names"][k] if runs[0]["names"] else str(k) for k in range(accuracy.shape[1])]
-    clients: list[dict[str, Any]] = [
+    clients = [
         {
             "id": k,
             "name": names[k],
             "n_train": round(float(n_train[:, k].mean())),
             "n_test": round(float(n_test[:, k].mean())),
-            "accuracy": float(accuracy[:, k].mean()),
-            "local_accuracy": float(alone[:, k].mean()),
+            "accuracy": _finite(accuracy[:, k].mean()),
+            "local_accuracy": _finite(alone[:, k].mean()),
             **judged(verdicts.get(names[k])),
             "newcomer": sum(k in held for held in newcomers) / len(runs),  # share of seeds in which it was one
         }
         for k in range(accuracy.shape[1])
     ]
+    plain: Any = runs
     costs = ("bytes_up", "bytes_down", "train_seconds", "samples_per_second")
-    return (
+    entry: Any = (
         {name: value["mean"] for name, value in scores.items()}
-        | {name: float(np.mean([r[name] for r in runs])) for name in costs}
+        | {name: float(np.mean([r[name] for r in plain])) for name in costs}
         | {
             "spread": {name: value["std"] for name, value in scores.items()},
             "model": "personal",
@@ -106,18 +106,29 @@ def summarise_method(
             "average": "clients",
             "worse": [c["id"] for c in clients if c["verdict"] == "worse"],
             "clients": clients,
+            "runs": [f"runs/{r['method']}-seed{r['seed']}" for r in runs],
+            "notes": [],
         }
         | unseen
     )
+    return cast(Entry, entry)  # its shape is checked when it is written
 
 
-def _is_in(run: dict[str, Any], ids: list[int]) -> NDArray[np.bool_]:
+def _known(run: RunSummary) -> list[float]:
+    return [float("nan") if score is None else score for score in run["accuracy"]]
+
+
+def _finite(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None
+
+
+def _is_in(run: RunSummary, ids: list[int]) -> NDArray[np.bool_]:
     return np.isin(np.arange(len(run["accuracy"])), ids)
 
 
-def _summarise(run: dict[str, Any], control: dict[str, Any], chosen: NDArray[np.bool_]) -> dict[str, float]:
+def _summarise(run: RunSummary, control: RunSummary, chosen: NDArray[np.bool_]) -> dict[str, float]:
     """Some of the clients in a few numbers."""
-    return summarise(*(np.array(x)[chosen] for x in (run["accuracy"], control["accuracy"], run["n_test"])))
+    return summarise(*(np.array(x)[chosen] for x in (_known(run), _known(control), run["n_test"])))
 
 
 def _means(summaries: list[dict[str, float]]) -> dict[str, float | None]:

@@ -1,0 +1,210 @@
+"""The shape of `summary.json`, of a run and of a comparison: stated here, checked whenever one is written or read."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any, NotRequired, TypeVar, cast
+
+from pydantic import Field, TypeAdapter, ValidationError
+from typing_extensions import TypedDict  # pydantic asks for this one before Python 3.12
+
+from fairlead.core.errors import RunError
+from fairlead.runs.files import read_json, write_json
+
+AGAIN = "run the comparison again to rewrite it"
+Number = float | None  # None: not known
+
+
+class RunRound(TypedDict):
+    """Which round a run reports, by which rule, of how many."""
+
+    rule: str
+    round: int
+    of: int
+
+
+class RunSummary(TypedDict):
+    """One method with one seed, on test data at the chosen round; lists are by client."""
+
+    method: str
+    seed: int
+    model: str
+    round: RunRound
+    average: str
+    accuracy: list[Number]
+    n_test: list[int]
+    n_train: list[int]
+    names: list[str]  # empty where clients go by number
+    bytes_up: int
+    bytes_down: int
+    train_seconds: float
+    samples_per_second: float
+    left_out: int
+
+
+class Client(TypedDict):
+    """One client, with the method and alone."""
+
+    id: int
+    name: str
+    n_train: int
+    n_test: int
+    accuracy: Number
+    local_accuracy: Number
+    difference: Number
+    interval: Annotated[list[Number], Field(min_length=2, max_length=2)] | None
+    verdict: str
+    why: NotRequired[str]
+    newcomer: NotRequired[float]  # the share of seeds in which it was one
+
+
+class Chosen(TypedDict):
+    """Which rounds were reported, one for every seed or fold, by which rule."""
+
+    rule: str
+    rounds: list[int]
+
+
+class Entry(TypedDict):
+    """One method: means over clients, then over seeds or folds; `spread` is the deviation over seeds."""
+
+    accuracy: Number
+    accuracy_samples: Number
+    r_accuracy: Number
+    ptr: Number
+    low5: Number
+    top5: Number
+    std: Number
+    bytes_up: Number
+    bytes_down: Number
+    train_seconds: Number
+    samples_per_second: Number
+    spread: dict[str, Number]
+    model: str
+    round: Chosen
+    average: str
+    worse: list[int]  # ids of clients
+    clients: list[Client]
+    runs: list[str]  # folders, one for every seed or fold
+    notes: list[str]
+    unseen: NotRequired[dict[str, Number]]  # the same numbers, of the newcomers
+    final: NotRequired[list[list[str]]]  # folders of the runs whose models answer, by fold and repeat
+    all_rows: NotRequired[str | None]  # folder of the run on all rows, after the folds
+    search: NotRequired[list[dict[str, Any]]]  # what was tried and chosen in every fold
+
+
+class Way(TypedDict):
+    """One way to train, judged: `fairlead.findings.Finding` in plain values."""
+
+    name: str
+    title: str
+    kind: str
+    score: Number
+    lowest: Number
+    scores: list[Number]
+    others: dict[str, Number]
+    gain: Number
+    ptr: dict[str, float] | None
+    verdicts: list[dict[str, Any]]  # `fairlead.metrics.OwnerVerdict`
+    notes: list[str]
+
+
+class Found(TypedDict):
+    """What was found: `fairlead.findings.Findings` in plain values."""
+
+    metric: str
+    why_metric: str
+    owners: list[str]
+    bar: str
+    why_bar: str
+    training: str
+    ways: list[Way]
+    recommendation: dict[str, Any] | None  # `fairlead.metrics.Recommendation`
+    by_run: dict[str, list[list[Number]]]
+
+
+class Data(TypedDict):
+    """What there is to know of the data."""
+
+    notes: list[str]
+
+
+class Summary(TypedDict):
+    """A comparison. `scenario`, `settings` and `versions` say what was run; `settings` has the seeds, or the folds."""
+
+    scenario: dict[str, Any]
+    settings: dict[str, Any]
+    versions: dict[str, str]
+    control: str
+    methods: dict[str, Entry]
+    findings: Found
+    data: Data
+
+
+_RUN, _ALL = TypeAdapter(RunSummary), TypeAdapter(Summary)
+
+
+def write_run_summary(folder: Path, summary: RunSummary) -> None:
+    """A run's `summary.json`."""
+    write_json(folder / "summary.json", _checked(_RUN, summary, folder / "summary.json"))
+
+
+def read_run_summary(folder: Path) -> RunSummary:
+    """What `write_run_summary` wrote."""
+    return _checked(_RUN, read_json(folder / "summary.json"), folder / "summary.json")
+
+
+def write_summary(folder: Path, summary: Summary) -> None:
+    """A comparison's `summary.json`."""
+    _check_names(_checked(_ALL, summary, folder / "summary.json"), folder / "summary.json")
+    write_json(folder / "summary.json", summary)
+
+
+def read_summary(folder: Path) -> Summary:
+    """What `write_summary` wrote; `RunError` where it is missing or is no summary."""
+    path = Path(folder) / "summary.json"
+    if not path.is_file():
+        raise RunError(f"{path}: no such file, expected a finished comparison; run `fairlead compare` into {folder}")
+    try:
+        plain = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise RunError(f"{path}: not readable as JSON ({error}), expected a summary; {AGAIN}") from error
+    summary = _checked(_ALL, plain, path)
+    _check_names(summary, path)
+    return summary
+
+
+T = TypeVar("T")
+
+
+def _checked(shape: TypeAdapter[T], plain: object, path: Path) -> T:
+    """The same object, once it is known to have this shape."""
+    try:
+        shape.validate_python(plain, strict=True)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"])) or "all of it"
+        raise RunError(f"{path}: {where}: {first['msg'].lower()}, expected the shape of a summary; {AGAIN}") from error
+    return cast(T, plain)
+
+
+def _check_names(summary: Summary, path: Path) -> None:
+    """Refuse what refers to nothing."""
+    seeds, found = summary["settings"].get("seeds"), summary["findings"]
+    _check(isinstance(seeds, list) and bool(seeds), path, f"settings.seeds is {seeds!r}", "a list of seeds")
+    control = summary["control"]
+    _check(control in summary["methods"], path, f"the control {control!r} is not among the methods", "one of them")
+    for name, entry in summary["methods"].items():
+        strangers = sorted(set(entry["worse"]) - {client["id"] for client in entry["clients"]})
+        _check(not strangers, path, f"{name!r} calls {strangers} worse off", "clients it lists")
+    names = [way["name"] for way in found["ways"]]
+    _check(found["bar"] in names, path, f"the bar {found['bar']!r} is not among the ways to train", "one of them")
+    for way in found["ways"]:
+        fits = len(way["scores"]) == len(found["owners"])
+        _check(fits, path, f"{way['name']!r} has {len(way['scores'])} scores", "one for every owner")
+
+
+def _check(condition: bool, path: Path, came: str, expected: str) -> None:
+    if not condition:
+        raise RunError(f"{path}: {came}, expected {expected}; {AGAIN}")
