@@ -17,7 +17,7 @@ from fairlead.assess import Bench, Fold, Trained, decided
 from fairlead.core import Federation, NeedsValidationError, Split
 from fairlead.effort import Choice
 from fairlead.findings import Findings
-from fairlead.runs.run import Job, train
+from fairlead.runs.run import Job, result
 
 
 def train_on_all_rows(
@@ -29,7 +29,7 @@ def train_on_all_rows(
         choice = middle([run.choice for run in runs[name]])
         job = decided(bench.job("all", name, federation, bench.seed), choice)
         try:
-            train(job, bench.tell(name, choice.round))
+            result(job, progress=bench.tell(name, choice.round))
         except NeedsValidationError:
             continue
         done[name] = job
