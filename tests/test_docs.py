@@ -74,3 +74,13 @@ def test_where_a_line_belongs_says_what_each_place_imports() -> None:
         found.setdefault(place(file.relative_to(package)), set()).update(imports(file))
     del found["__init__.py"], found["__main__.py"]
     assert told == found
+
+
+def test_the_walk_through_one_round_names_files_that_are_there_and_each_once() -> None:
+    page = (ROOT / "docs" / "all-of-fairlead.md").read_text(encoding="utf-8")
+    walk = page.partition("## One round, file by file")[2].partition("\n## ")[0]
+    named = re.findall(r"`([a-z_/]+\.py)`", walk)
+    assert len(named) == len(re.findall(r"^\d+\. ", walk, re.MULTILINE)) > 10
+    assert len(set(named)) == len(named)
+    missing = [name for name in named if not (ROOT / "src" / "fairlead" / name).exists()]
+    assert not missing

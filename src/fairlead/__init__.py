@@ -11,13 +11,13 @@ False
 from fairlead import functional
 from fairlead.catalogue import parse
 from fairlead.clients import InProcess, engine
+from fairlead.comparison.compare import Comparison, compare, resume, run
 from fairlead.core.errors import DataError, EngineError, FairleadError, InputError, RunError
 from fairlead.core.plan import Plan
 from fairlead.core.types import Cohort, Federation, Method, Named, Server, Split
 from fairlead.data import Scenario, scenario
-from fairlead.export import load_model
+from fairlead.prediction.export import load_model
 from fairlead.rounds import federate
-from fairlead.runs.comparison import Comparison, compare, resume, run
 from fairlead.settings import Settings
 
 __all__ = [

@@ -22,14 +22,14 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from fairlead.catalogue import about
+from fairlead.comparison.compare import compare, resume
+from fairlead.comparison.recheck import Rechecked, recheck
 from fairlead.core.errors import FairleadError, InputError, nearest, require
 from fairlead.data import ABOUT, PRESETS, Survey, survey
-from fairlead.deployment import predict
-from fairlead.export import export
 from fairlead.methods import METHODS, WRAPPERS
-from fairlead.recheck import Rechecked, recheck
+from fairlead.prediction.export import export
+from fairlead.prediction.predict import predict
 from fairlead.report import opening_lines, verdict_lines, verdict_table, write_page
-from fairlead.runs import comparison as comparing
 from fairlead.runs.identity import digest
 from fairlead.runs.summary import read_summary
 from fairlead.servers import STAGES
@@ -156,8 +156,8 @@ def data_command(
     show_data(survey(experiment.scenario, experiment.scenario.load(experiment.data_dir)))
 
 
-@app.command(epilog="Example: `fairlead resume runs/demo --rounds 80`")
-def resume(
+@app.command(name="resume", epilog="Example: `fairlead resume runs/demo --rounds 80`")
+def resume_command(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="A comparison's or a run's folder.")],
     *,
     rounds: Annotated[str | None, typer.Option(help="Go on to so many rounds.", metavar="N")] = None,
@@ -165,7 +165,7 @@ def resume(
     """Go on with an interrupted comparison, or to more rounds; it ends with the bits it would have had."""
     count = None if rounds is None else whole("rounds", rounds)
     with going_on(folder), watch() as progress:
-        result = comparing.resume(folder, rounds=count, progress=progress)
+        result = resume(folder, rounds=count, progress=progress)
     show(result.folder)
 
 
@@ -355,7 +355,7 @@ def default_folder(settings: dict[str, Any], before: str = "") -> Path:
 def execute(methods: list[str], seeds: list[int], folder: Path, settings: dict[str, Any], fresh: bool) -> None:
     """Compare, with progress, then show the verdict."""
     with going_on(folder), watch() as progress:
-        comparing.compare(methods, seeds=seeds, out=folder, fresh=fresh, progress=progress, **settings)
+        compare(methods, seeds=seeds, out=folder, fresh=fresh, progress=progress, **settings)
     show(folder)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fairlead.findings import Answers, Finding, Findings, Kind, Way, find
+from fairlead.comparison.findings import Answers, Finding, Findings, Kind, Way, find
 from fairlead.metrics import METRICS
 
 METHODS = ("local", "fedavg", "fedrep", "fedrep+confree", "ditto", "fedora")

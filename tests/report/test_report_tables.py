@@ -6,7 +6,7 @@ import pytest
 from report_folders import METHODS, draw_answers, make_summary
 from rich.console import Console
 
-from fairlead.findings import Answers, Way, find
+from fairlead.comparison.findings import Answers, Way, find
 from fairlead.metrics import METRICS
 from fairlead.report import caption, headline, latex_table, markdown_table, opening_lines, verdict_lines, verdict_table
 from fairlead.report.tables import VERDICTS, counts, lowest, rows, told_counts

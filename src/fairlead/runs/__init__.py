@@ -5,10 +5,8 @@ statefiles   clients' states on disk
 identity     fingerprints of what a run was made from
 checkpoint   a run's snapshot in one file
 records      scores and costs of every round, as tables
-cell         one method with one seed in its folder: found there, or trained
+run          one method with one seed in its folder: found there, or trained
 material     the clients' data and the model that all methods of a seed share
 summary      the shape of summary.json
-asked        a comparison as it is asked for, checked
-summarise    the verdict from the runs' figures
-comparison   several methods against training alone: compare, resume, run
+deployment   what it takes to use a run's models on raw rows
 """

@@ -29,10 +29,10 @@ from fairlead.clients import KEPT, Engine, InProcess, States, StateStore, payloa
 from fairlead.core import Federation, Layout, Named, Plan, RunError
 from fairlead.core.device import find_device, module_on
 from fairlead.core.task import SplitName
-from fairlead.deployment import FILE as DEPLOYMENT
-from fairlead.deployment import describe
 from fairlead.rounds import Snapshot, federate
 from fairlead.runs.checkpoint import kept_round, load_snapshot, save_snapshot
+from fairlead.runs.deployment import FILE as DEPLOYMENT
+from fairlead.runs.deployment import describe
 from fairlead.runs.files import read_json, read_table, write_json, write_table
 from fairlead.runs.identity import UNKNOWN, arithmetic, fingerprint, versions
 from fairlead.runs.records import Records, Rounds

@@ -95,7 +95,7 @@ class Entry(TypedDict):
 
 
 class Way(TypedDict):
-    """One way to train, judged: `fairlead.findings.Finding` in plain values."""
+    """One way to train, judged: `fairlead.comparison.findings.Finding` in plain values."""
 
     name: str
     title: str
@@ -111,7 +111,7 @@ class Way(TypedDict):
 
 
 class Found(TypedDict):
-    """What was found: `fairlead.findings.Findings` in plain values."""
+    """What was found: `fairlead.comparison.findings.Findings` in plain values."""
 
     metric: str
     why_metric: str

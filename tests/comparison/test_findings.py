@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from fairlead.findings import Answers, Way, best_alone, find
+from fairlead.comparison.findings import Answers, Way, best_alone, find
 from fairlead.metrics import metric
 
 OWNERS = ("a", "b", "c")

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from fairlead.comparison.yardsticks import pooled, yardsticks
 from fairlead.core.types import Federation, Split
-from fairlead.yardsticks import pooled, yardsticks
 
 SIZES = ((30, 10, 12), (40, 12, 15), (5, 2, 3))  # train, validation and test rows of three clients
 

@@ -16,16 +16,17 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from fairlead.assess import answered
 from fairlead.catalogue import parse
 from fairlead.clients import engine
+from fairlead.comparison.assess import answered
+from fairlead.comparison.findings import Answers, by_owner
 from fairlead.core import Federation, InputError, RunError
 from fairlead.data import Source
 from fairlead.data.files import read_frame
 from fairlead.data.sources import files_of
-from fairlead.deployment import Deployment, load_run, read_deployment
-from fairlead.findings import Answers, by_owner
 from fairlead.metrics import metric
+from fairlead.prediction.predict import load_run
+from fairlead.runs.deployment import Deployment, read_deployment
 from fairlead.runs.files import read_json
 from fairlead.runs.identity import fingerprint
 from fairlead.runs.run import Job, kept_outputs

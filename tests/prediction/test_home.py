@@ -15,13 +15,14 @@ import torch
 from torch import nn
 
 import fairlead
-from fairlead.all_rows import joined, middle
 from fairlead.cli import main
+from fairlead.comparison.all_rows import joined, middle
+from fairlead.comparison.recheck import recheck
 from fairlead.data.sources import files_of
-from fairlead.deployment import choose_run, load_run, predict, read_deployment
 from fairlead.effort import Choice
-from fairlead.export import export
-from fairlead.recheck import recheck
+from fairlead.prediction.export import export
+from fairlead.prediction.predict import choose_run, load_run, predict
+from fairlead.runs.deployment import read_deployment
 
 QUICK: dict[str, Any] = {
     "effort": "quick",

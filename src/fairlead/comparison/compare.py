@@ -18,22 +18,22 @@ from typing import Any, Literal
 
 from torch import nn
 
-from fairlead.all_rows import to_use, train_on_all_rows
-from fairlead.assess import Bench, Fold, answered, assess, check_folder, owners_of, summarise_assessment
 from fairlead.catalogue import Entry
 from fairlead.clients import Engine, check_models, wrapped
+from fairlead.comparison.all_rows import to_use, train_on_all_rows
+from fairlead.comparison.asked import CONTROL, Asked, check_source, entries_of, factory_of, folder_of, seeds_of
+from fairlead.comparison.assess import Bench, Fold, answered, assess, check_folder, owners_of, summarise_assessment
+from fairlead.comparison.findings import Findings, Kind, Way, find
+from fairlead.comparison.summarise import summarise_all
 from fairlead.core import Federation, InputError, Layout, Method, RunError, check_targets, require
 from fairlead.data import Source
-from fairlead.deployment import Predictor, choose_run, load_run
-from fairlead.findings import Findings, Kind, Way, find
 from fairlead.metrics import Metric, default_metric, metric
 from fairlead.metrics.measures import Target
+from fairlead.prediction.predict import Predictor, choose_run, load_run
 from fairlead.report import markdown_table
-from fairlead.runs.asked import CONTROL, Asked, check_source, entries_of, factory_of, folder_of, seeds_of
 from fairlead.runs.files import read_json, write_json
 from fairlead.runs.material import Factory, Material, engine_in
 from fairlead.runs.run import FILES, Job, Run, deployed, finished, kept_outputs, result
-from fairlead.runs.summarise import summarise_all
 from fairlead.runs.summary import Summary, write_summary
 from fairlead.settings import Experiment, check, resolve, shown
 

@@ -13,10 +13,10 @@ from statistics import median_low
 
 import torch
 
-from fairlead.assess import Bench, Fold, Trained, decided
+from fairlead.comparison.assess import Bench, Fold, Trained, decided
+from fairlead.comparison.findings import Findings
 from fairlead.core import Federation, NeedsValidationError, Split
 from fairlead.effort import Choice
-from fairlead.findings import Findings
 from fairlead.runs.run import Job, result
 
 

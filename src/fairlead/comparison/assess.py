@@ -28,16 +28,16 @@ from torch import Tensor
 
 from fairlead.catalogue import Entry
 from fairlead.clients import Engine
+from fairlead.comparison.findings import LEVEL, Answers, Array, Finding, Findings, Way, mean
+from fairlead.comparison.yardsticks import Yardstick, pooled, yardsticks
 from fairlead.core import Federation, NeedsValidationError, Split
 from fairlead.effort import Choice, Curve, Effort, search
-from fairlead.findings import LEVEL, Answers, Array, Finding, Findings, Way, mean
 from fairlead.metrics import METRICS, Metric, OwnerVerdict
 from fairlead.runs.identity import versions
 from fairlead.runs.material import Factory, Material
 from fairlead.runs.run import Job, Progress, Run, check_same, kept_outputs, result, rounds_in, validation_losses
 from fairlead.runs.summary import Found, Summary, read_run_summary
 from fairlead.settings import Experiment
-from fairlead.yardsticks import Yardstick, pooled, yardsticks
 
 TWIN = 1_000_003  # what is added to a seed for a twin
 POOLED = "pooled"

@@ -8,11 +8,11 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from fairlead.assess import judged
-from fairlead.findings import LEVEL, Finding, Findings
+from fairlead.comparison.asked import CONTROL
+from fairlead.comparison.assess import judged
+from fairlead.comparison.findings import LEVEL, Finding, Findings
 from fairlead.metrics import over_seeds, summarise
 from fairlead.rounds import held_out
-from fairlead.runs.asked import CONTROL
 from fairlead.runs.identity import versions
 from fairlead.runs.run import Job
 from fairlead.runs.summary import Entry, Found, RunSummary, Summary

@@ -20,17 +20,8 @@ from safetensors.torch import load_file, save_file
 
 from fairlead.core import RunError, require
 from fairlead.core.files import atomically
-from fairlead.deployment import (
-    CONTROL,
-    Choice,
-    Deployment,
-    Factory,
-    Predictor,
-    choose_run,
-    load_run,
-    owners_in,
-    recommended,
-)
+from fairlead.prediction.predict import CONTROL, Choice, Predictor, choose_run, load_run, owners_in, recommended
+from fairlead.runs.deployment import Deployment, Factory
 from fairlead.runs.files import read_json, write_json
 from fairlead.runs.identity import versions
 from fairlead.runs.summary import Summary, read_summary

@@ -1,0 +1,11 @@
+"""Several ways to train against training alone: who is better off, who is worse off, how sure is that.
+
+asked        a comparison as it is asked for, checked
+assess       on a user's own data: search, refit, folds
+yardsticks   what owners would do alone with standard tools
+findings     every way to train judged against the best alone
+all_rows     after folds, one more model from all rows
+summarise    the verdict from the runs' figures
+compare      the whole: compare, resume, run
+recheck      the scores of a comparison again, from the raw file
+"""
