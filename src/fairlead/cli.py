@@ -281,7 +281,7 @@ def reproduce_command(
 ) -> None:
     """Run a published table or figure again, beside the paper's numbers."""
     from fairlead.reproduce import reproduce
-    from fairlead.reproduce.show import Watch, listing, show
+    from fairlead.reproduce.console import Watch, listing, show
 
     if list_names or name is None:
         console.print(listing())

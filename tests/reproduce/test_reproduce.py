@@ -20,8 +20,8 @@ from fairlead.core import InputError
 from fairlead.data import Scenario, load
 from fairlead.reproduce import BUDGETS, STUDIES, cells, confree, fedora, plgu, reproduce, study
 from fairlead.reproduce.cells import Found, Wanted, Workshop, collect, experiment_of, runs_of
-from fairlead.reproduce.crew import side_by_side
 from fairlead.reproduce.figures import by_number
+from fairlead.reproduce.processes import side_by_side
 from fairlead.reproduce.study import Cell, Claim, Column, Computed, Entry, Study, above, narrowed
 from fairlead.reproduce.table import Number, as_csv, blocks, judge, latex, markdown, plain, sentence
 from fairlead.runs import run as runs
@@ -260,10 +260,10 @@ def test_cells_side_by_side_leave_what_one_after_another_would(tmp_path: Path, m
     alone = collect(one, tmp_path / "alone", data_dir=None, seeds=1)
     told = []
     broken = replace(one, entries={**one.entries, ("FedAvg", "nowhere"): unknown})
-    side_by_side(broken, tmp_path / "crew", data_dir=None, seeds=1, jobs=2, progress=lambda *step: told.append(step))
+    side_by_side(broken, tmp_path / "side by side", data_dir=None, seeds=1, jobs=2, progress=lambda *step: told.append(step))
     assert told[-1][0] == pytest.approx(told[-1][1])
-    monkeypatch.setattr(runs, "train", lambda *_: pytest.fail("a cell that the crew has trained"))
-    together = collect(one, tmp_path / "crew", data_dir=None, seeds=1)
+    monkeypatch.setattr(runs, "train", lambda *_: pytest.fail("a cell that another process has trained"))
+    together = collect(one, tmp_path / "side by side", data_dir=None, seeds=1)
     assert together.results.keys() == alone.results.keys()
     for key, result in together.results.items():
         # Another engine may have been the faster one, and agrees but for rounding.

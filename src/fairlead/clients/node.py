@@ -1,6 +1,6 @@
 """One client on a machine of its own: its samples, states and models stay there, in a folder of its own.
 
-A node is asked with bytes and answers with bytes; whatever carries them is none of its business. It holds the state of
+A node is asked with bytes and answers with bytes; it does not know what carries them. It holds the state of
 the round that the server stands on and its newest one, so that a message that comes twice, a reply that is lost and a
 server that starts again from its checkpoint change nothing.
 """

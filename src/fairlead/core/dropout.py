@@ -45,7 +45,7 @@ class KeyedDropout(nn.Module):
 
 
 def replace_dropout(module: nn.Module) -> list[KeyedDropout]:
-    """Replace every dropout layer in place by a keyed one; returns these, in the module's order."""
+    """Replace every dropout layer in place by one that draws from a key; returns these, in the module's order."""
     found: list[KeyedDropout] = []
 
     def with_keys(layer: nn.Module) -> nn.Module | None:

@@ -239,7 +239,7 @@ def clean(values: pd.Series, comma: bool = False) -> pd.Series:
     if values.dtype.kind not in "OUT" and not isinstance(values.dtype, pd.StringDtype):
         return values
     if any(isinstance(v, list | tuple | dict | bytes) or hasattr(v, "__array__") for v in values.dropna().head(20)):
-        return values.astype(object)  # nested: nobody's number or word, and whoever uses it says so
+        return values.astype(object)  # nested: neither a number nor a word; what uses it raises the error
     text = each(values, _text_or_none)
     numbers = as_numbers(text, comma)
     return numbers if numbers.notna().sum() == text.notna().sum() > 0 else text

@@ -15,7 +15,7 @@ from fairlead.core.files import atomically
 from fairlead.reproduce import confree, fedora, fedora_costs, fedora_released, fedres, plgu
 from fairlead.reproduce import table as tables
 from fairlead.reproduce.cells import Found, Progress, collect, table_of
-from fairlead.reproduce.crew import side_by_side
+from fairlead.reproduce.processes import side_by_side
 from fairlead.reproduce.study import BUDGETS, Budget, Study, narrowed
 from fairlead.reproduce.table import Number, Verdict
 from fairlead.runs.files import write_json

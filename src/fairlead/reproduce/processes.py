@@ -38,8 +38,8 @@ def side_by_side(
     shares: SimpleQueue[list[int]] = spawn.SimpleQueue()
     for i in range(jobs):
         shares.put(share(i, jobs))
-    with ProcessPoolExecutor(jobs, spawn, _begin, (out / "cells", data_dir, shares)) as crew:
-        running = {crew.submit(_train, run): run for run in plan}
+    with ProcessPoolExecutor(jobs, spawn, _begin, (out / "cells", data_dir, shares)) as pool:
+        running = {pool.submit(_train, run): run for run in plan}
         try:
             for future in as_completed(running):
                 future.result()
@@ -48,7 +48,7 @@ def side_by_side(
                 if progress and isinstance(run.cell, Cell):
                     progress(done, total, run.cell.method)
         except BaseException:
-            crew.shutdown(wait=False, cancel_futures=True)
+            pool.shutdown(wait=False, cancel_futures=True)
             raise
 
 
