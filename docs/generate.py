@@ -3,9 +3,10 @@
 from pathlib import Path
 
 from fairlead.catalogue import about
-from fairlead.methods import METHODS, WRAPPERS
+from fairlead.methods import DECISIONS, METHODS, WRAPPERS
 from fairlead.servers import STAGES
 
+AFTER_A_PLUS = {**STAGES, **WRAPPERS, **DECISIONS}
 HERE = Path(__file__).parent / "methods"
 BUFFERS = """A stage acts on the model's parameters. Buffers, such as the running statistics of BatchNorm, get the
 weighted mean with every stage. So `median`, `trimmed` and `krum` do not protect these from a client that sends wrong
@@ -22,7 +23,7 @@ def page(name: str) -> str:
         if options
         else ""
     )
-    use = f"fedavg+{name}" if name in STAGES or name in WRAPPERS else name
+    use = f"fedavg+{name}" if name in AFTER_A_PLUS else name
     body = f"\n```text\n{rest.strip()}\n```\n" if rest.strip() else ""
     return f"# {name}\n\n{title}\n{body}{table}\n## Use\n\n    fairlead compare {use}\n"
 
@@ -33,14 +34,14 @@ def index() -> str:
     lines += ["| method | what it is | cost |", "| --- | --- | --- |"]
     lines += [f"| [{n}]({n}.md) | {about(n).title} | {about(n).cost} |" for n in METHODS]
     lines += ["", "| after a plus | what it does |", "| --- | --- |"]
-    lines += [f"| [{n}]({n}.md) | {about(n).title} |" for n in {**STAGES, **WRAPPERS}]
+    lines += [f"| [{n}]({n}.md) | {about(n).title} |" for n in AFTER_A_PLUS]
     lines += ["", BUFFERS]
     return "\n".join(lines) + "\n"
 
 
 def pages() -> dict[Path, str]:
     """Every file and what it should say."""
-    return {HERE / "README.md": index()} | {HERE / f"{n}.md": page(n) for n in {**METHODS, **STAGES, **WRAPPERS}}
+    return {HERE / "README.md": index()} | {HERE / f"{n}.md": page(n) for n in {**METHODS, **AFTER_A_PLUS}}
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """Names to methods: `parse("fedrep+confree")` builds the method and the stage that averages for it.
 
 A name is a method, then stages after plus signs: `ft` wraps the method, the others act on what it averages, in the
-order written. Keywords come from the factories' own signatures.
+order written. `guard` and `stack` come last: they decide after training between the method before them and LOCAL.
+Keywords come from the factories' own signatures.
 """
 
 from __future__ import annotations
@@ -9,13 +10,14 @@ from __future__ import annotations
 import inspect
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
 from fairlead.core import InputError, Method, Server, nearest, require
-from fairlead.methods import METHODS, WRAPPERS
+from fairlead.methods import DECISIONS, METHODS, WRAPPERS, Decision
+from fairlead.methods.voices import voices_together
 from fairlead.servers import STAGES, chain, reduces
 
 Options = Mapping[str, Mapping[str, Any]]
@@ -35,6 +37,9 @@ def parse(name: str, options: Options | None = None) -> Entry:
     False
     """
     options = options or {}
+    decided = decision(name, options)
+    if decided is not None:
+        return Entry(voices_together([parse(voice, options).method for voice in decided.voices]), None)
     base, *extras = name.split("+")
     if base not in METHODS:
         raise InputError(f"method '{base}' is unknown; {nearest(base, METHODS)}")
@@ -50,12 +55,49 @@ def parse(name: str, options: Options | None = None) -> Entry:
             stages.append(call(extra, STAGES[extra], options))
             ends_in_one_row = reduces(extra)
         else:
-            raise InputError(f"stage '+{extra}' of {name} is unknown; {nearest(extra, [*STAGES, *WRAPPERS])}")
+            raise InputError(
+                f"stage '+{extra}' of {name} is unknown; {nearest(extra, [*STAGES, *WRAPPERS, *DECISIONS])}"
+            )
     if not stages:
         return Entry(method, None)
     if not ends_in_one_row and method.average is not None:
         stages.append(method.average)
     return Entry(method, chain(*stages) if len(stages) > 1 else stages[0])
+
+
+def decision(name: str, options: Options | None = None) -> Decision | None:
+    """How a name such as `fedavg+guard` decides after training, and between whom; None where nothing is decided.
+
+    >>> decision("fedrep+confree+guard").voices
+    ('local', 'fedrep+confree')
+    """
+    base, _, last = name.rpartition("+")
+    early = [extra for extra in name.split("+")[1:-1] if extra in DECISIONS]
+    require(not early, f"{name}: +{''.join(early[:1])} decides what is deployed, so nothing comes after it")
+    if not base or last not in DECISIONS:
+        return None
+    require(base != "local", f"{name}: LOCAL cannot be worse than alone; put +{last} behind another method")
+    parse(base, options)  # says what is wrong with it
+    made: Decision = call(last, DECISIONS[last], options or {}, ("local", base))
+    return made
+
+
+def with_voices(names: Iterable[str], options: Options | None = None) -> list[str]:
+    """The names, each with those it decides between before it.
+
+    >>> with_voices(["ditto+guard", "fedavg"])
+    ['local', 'ditto', 'ditto+guard', 'fedavg']
+    """
+    found: dict[str, None] = {}
+    for name in names:
+        decided = decision(name, options)
+        found |= dict.fromkeys([*(decided.voices if decided else ()), name])
+    return list(found)
+
+
+def parts_of(name: str) -> set[str]:
+    """All whose options count for a name: method, stages, and those it decides between."""
+    return set(name.split("+"))
 
 
 def call(name: str, factory: Callable[..., Any], options: Options, *args: object) -> Any:
@@ -81,7 +123,7 @@ def keywords_of(factory: Callable[..., Any]) -> dict[str, Any]:
 
 def check_options(options: Options) -> None:
     """Refuse options that no method or stage has, even of one that is not asked for: they are misspelt."""
-    known: dict[str, Callable[..., Any]] = {**METHODS, **STAGES, **WRAPPERS}
+    known: dict[str, Callable[..., Any]] = {**METHODS, **STAGES, **WRAPPERS, **DECISIONS}
     for name, values in options.items():
         if name not in known:
             raise InputError(
@@ -111,7 +153,7 @@ class About(NamedTuple):
 
 def about(name: str) -> About:
     """A method or stage, described by its own docstring."""
-    factory: Callable[..., Any] = {**STAGES, **WRAPPERS, **METHODS}[name]
+    factory: Callable[..., Any] = {**STAGES, **WRAPPERS, **DECISIONS, **METHODS}[name]
     # A method's story is its module's docstring; a stage shares its module with others and tells its own.
     text = inspect.getdoc(factory if name in STAGES else sys.modules[factory.__module__]) or ""
     cost = re.split(r"\.\s", text.partition("\nCost: ")[2] + " ")[0].replace("\n", " ") + "."

@@ -26,7 +26,7 @@ from fairlead.comparison.compare import compare, resume
 from fairlead.comparison.recheck import Rechecked, recheck
 from fairlead.core.errors import FairleadError, InputError, nearest, require
 from fairlead.data import ABOUT, PRESETS, Survey, survey
-from fairlead.methods import METHODS, WRAPPERS
+from fairlead.methods import DECISIONS, METHODS, WRAPPERS
 from fairlead.prediction.export import export
 from fairlead.prediction.predict import predict
 from fairlead.report import opening_lines, verdict_lines, verdict_table, write_page
@@ -74,7 +74,7 @@ Fresh = Annotated[bool, typer.Option("--fresh", help="Delete what this compariso
 def complete_method(begun: str) -> list[str]:
     """Names the shell offers for one that is begun: methods, and after a plus sign stages."""
     before, plus, _ = begun.rpartition("+")
-    names = [f"{before}+{stage}" for stage in {**STAGES, **WRAPPERS}] if plus else METHODS
+    names = [f"{before}+{stage}" for stage in {**STAGES, **WRAPPERS, **DECISIONS}] if plus else METHODS
     return [name for name in names if name.startswith(begun)]
 
 
@@ -231,7 +231,7 @@ def methods_command(
     name: Annotated[str | None, typer.Argument(help="Show one in full: symbols, cost, differences.")] = None,
 ) -> None:
     """List the methods and stages, with citation and cost."""
-    known = {**METHODS, **STAGES, **WRAPPERS}
+    known = {**METHODS, **STAGES, **WRAPPERS, **DECISIONS}
     if name is not None:
         if name not in known:
             raise InputError(f"method '{name}' is unknown; {nearest(name, known)}")
@@ -246,7 +246,7 @@ def methods_command(
         table.add_row(method, escape(one.title), escape(one.cost))
     console.print(table)
     stages = Table("after a plus", "what it does", "options", title="Stages, as in fedrep+confree", show_lines=True)
-    for stage in {**STAGES, **WRAPPERS}:
+    for stage in {**STAGES, **WRAPPERS, **DECISIONS}:
         one = about(stage)
         stages.add_row(stage, escape(one.title), " ".join(f"{k}={v}" for k, v in one.keywords.items()))
     console.print(stages)

@@ -13,19 +13,32 @@ from statistics import median_low
 
 import torch
 
-from fairlead.comparison.assess import Bench, Fold, Trained, decided
+from fairlead.catalogue import decision, with_voices
+from fairlead.comparison.assess import Bench, Fold, Trained, decided, voted
+from fairlead.comparison.decisions import Voice
 from fairlead.comparison.findings import Findings
 from fairlead.core import Federation, NeedsValidationError, Split
 from fairlead.effort import Choice
+from fairlead.metrics import Metric
 from fairlead.runs.run import Job, result
 
 
 def train_on_all_rows(
-    bench: Bench, fold: Fold, runs: Mapping[str, Sequence[Trained]], names: Iterable[str]
+    bench: Bench, fold: Fold, runs: Mapping[str, Sequence[Trained]], names: Iterable[str], metric: Metric
 ) -> dict[str, Job]:
-    """A run on all rows of each method that can do without validation rows."""
-    federation, done = joined(fold.whole), {}
-    for name in names:
+    """A run on all rows of each method that can do without validation rows.
+
+    What is decided after training is decided by the folds' models: each answered for rows it had not learned from.
+    """
+    federation = joined(fold.whole)
+    done: dict[str, Job] = {}
+    for name in with_voices(names, bench.experiment.options):
+        how = decision(name, bench.experiment.options)
+        if how is not None:
+            if all(voice in done for voice in how.voices):
+                voices = [Voice(v, done[v], [run.final[0] for run in runs[v]]) for v in how.voices]
+                done[name] = voted(bench, name, "all", federation, voices, metric)
+            continue
         choice = middle([run.choice for run in runs[name]])
         job = decided(bench.job("all", name, federation, bench.seed), choice)
         try:

@@ -9,9 +9,10 @@ from typing import Any
 
 from torch import nn
 
-from fairlead.catalogue import Entry, check_options, parse
+from fairlead.catalogue import Entry, check_options, parse, parts_of, with_voices
 from fairlead.core import InputError, Method, require
 from fairlead.data import Source
+from fairlead.methods import DECISIONS
 from fairlead.runs.material import Factory
 from fairlead.settings import Experiment, shown
 
@@ -84,10 +85,11 @@ def entries_of(methods: Sequence[str] | Mapping[str, Method], experiment: Experi
         kind = "a Method" if isinstance(odd, Method) else shown(odd)
         require(odd is None, f"methods must be names, got {kind}; give your own as {{'mine': Method(...)}}")
         require(fits, f"methods must be a list of names, got {shown(methods)}; write [{methods!r}]")
-        named = {name: parse(name, experiment.options) for name in names}
+        # What decides between methods stands beside them.
+        named = {name: parse(name, experiment.options) for name in with_voices(names, experiment.options)}
     require(len(named) >= 1, "no method given; try local fedavg fedrep+confree")
     entries = {CONTROL: parse(CONTROL, experiment.options)} | named
-    used = {part for name in entries for part in name.split("+")} if not isinstance(methods, Mapping) else {CONTROL}
+    used = {part for name in entries for part in parts_of(name)} if not isinstance(methods, Mapping) else {CONTROL}
     for owner, values in experiment.options.items():
         require(
             owner in used,
@@ -103,5 +105,10 @@ def _own(name: object, method: object) -> Method:
         raise InputError(f"methods[{name!r}] must be a fairlead.Method, got {shown(method)}{hint}")
     fits = isinstance(name, str) and name not in ("", ".", "..") and not set(name) & set("/\\")
     require(fits, f"a method's name must be text without slashes, got {name!r}")
+    last = str(name).rpartition("+")[2]
+    require(
+        "+" not in str(name) or last not in DECISIONS,
+        f"'{name}': +{last} is for methods of the catalogue, by their names; give yours another name",
+    )
     require(name != CONTROL, f"'{CONTROL}' is the control, which is always trained; give your method another name")
     return method

@@ -26,14 +26,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fairlead.catalogue import Entry
+from fairlead.catalogue import Entry, decision
 from fairlead.clients import Engine
+from fairlead.comparison.decisions import Voice, deploy, in_parts, read_decision
 from fairlead.comparison.findings import LEVEL, Answers, Array, Finding, Findings, Way, mean
 from fairlead.comparison.yardsticks import Yardstick, pooled, yardsticks
 from fairlead.core import Federation, NeedsValidationError, Split
 from fairlead.effort import Choice, Curve, Effort, search
 from fairlead.metrics import METRICS, Metric, OwnerVerdict
-from fairlead.runs.identity import versions
+from fairlead.runs.identity import digest, versions
 from fairlead.runs.material import Factory, Material
 from fairlead.runs.run import Job, Progress, Run, check_same, kept_outputs, result, rounds_in, validation_losses
 from fairlead.runs.summary import Found, Summary, read_run_summary
@@ -64,6 +65,7 @@ class Bench:
     seed: int
     tell: Callable[[str, int], Progress | None]  # what to report a run's progress to: method, its rounds at most
     _materials: dict[int, Material] = field(default_factory=dict, repr=False)  # by the id of their federation
+    _parts: dict[tuple[int, int, bool], list[Federation]] = field(default_factory=dict, repr=False)
 
     def job(self, place: str, name: str, federation: Federation, seed: int) -> Job:
         """A run of the method, its step size and rounds still open."""
@@ -76,6 +78,15 @@ class Bench:
         folder = self.folder / "runs" / place / name
         return material.job(Run(folder, name, self.entries[name], e, seed), self.engine)
 
+    def parts(self, fold: Fold, count: int, validated: bool) -> list[Federation]:
+        """The fold's rows without each of their parts, cut once for all methods; see `decisions.in_parts`."""
+        key = (fold.number, count, validated)
+        if key not in self._parts:
+            train, validation = (int(split.sizes.sum()) for split in (fold.chooses.train, fold.chooses.validation))
+            share = validation / max(train + validation, 1) if validated else 0.0
+            self._parts[key] = in_parts(fold.whole, count, self.seed, share)
+        return self._parts[key]
+
 
 SEARCHED = ("rounds", "evaluate_every", "patience", "select", "training.lr", "training.rounds")  # settings of a trial
 
@@ -84,6 +95,8 @@ def check_folder(bench: Bench, folds: Sequence[Fold]) -> None:
     """Refuse a folder whose runs were made from something else, before anything is written."""
     for fold in folds:
         for name in bench.entries:
+            if decision(name, bench.experiment.options) is not None:
+                continue  # it is made from the others
             job = bench.job(f"fold{fold.number}/choose", name, fold.chooses, bench.seed)
             for path in sorted(job.folder.glob("*/settings.json")):
                 check_same(dataclasses.replace(job, folder=path.parent), SEARCHED)
@@ -112,6 +125,42 @@ def trained(bench: Bench, name: str, fold: Fold, repeats: int, place: str = "") 
             return Trained(choice, chosen_in, [chosen_in], refitted=False)
         final.append(job)
     return Trained(choice, chosen_in, final, refitted=True)
+
+
+def weighed(bench: Bench, name: str, fold: Fold, done: Mapping[str, Trained], metric: Metric) -> Trained:
+    """A decision between methods that are trained already: trained again without each part of the rows, then decided.
+
+    What it is called, `choice` and `chosen_in`, is the last voice's: the method that is guarded.
+    """
+    how = decision(name, bench.experiment.options)
+    assert how is not None
+    place, crossed = f"fold{fold.number}", {}
+    for voice in how.voices:
+        one, crossed[voice] = done[voice], []
+        for j, part in enumerate(bench.parts(fold, how.parts, not one.refitted)):
+            job = decided(bench.job(f"{place}/part{j}of{how.parts}", voice, part, bench.seed), one.choice)
+            result(job, None, bench.tell(voice, one.choice.round))
+            crossed[voice].append(job)
+    last = done[how.voices[-1]]
+    final = []
+    for repeat in range(bench.effort.repeats):
+        voices = [Voice(v, done[v].final[min(repeat, len(done[v].final) - 1)], crossed[v]) for v in how.voices]
+        final.append(voted(bench, name, f"{place}/final{repeat}", fold.whole, voices, metric))
+    return Trained(last.choice, last.chosen_in, final, all(done[v].refitted for v in how.voices))
+
+
+def voted(bench: Bench, name: str, place: str, federation: Federation, voices: Sequence[Voice], metric: Metric) -> Job:
+    """The run of a decision, made from its voices' runs."""
+    how = decision(name, bench.experiment.options)
+    assert how is not None
+    last = voices[-1].final
+    job = bench.job(place, name, federation, last.seed)
+    # Made from other runs or for another metric, it is another run.
+    made = [_inside(bench, one) for voice in voices for one in (voice.final, *voice.parts)]
+    e = dataclasses.replace(last.experiment, unseen=job.experiment.unseen, options=job.experiment.options)
+    job = dataclasses.replace(job, folder=job.folder / digest([made, metric.name]), experiment=e)
+    deploy(job, voices, how, metric)
+    return job
 
 
 def tune(bench: Bench, job: Job) -> tuple[Job, Choice]:
@@ -192,7 +241,10 @@ def assess(bench: Bench, folds: Sequence[Fold], metric: Metric) -> Assessment:
             # Where one training is all there is, LOCAL has another: its twin.
             lone = bench.effort.repeats == 1 and len(folds) == 1
             repeats = bench.effort.repeats + (name == "local" and lone)
-            one = trained(bench, name, fold, repeats)
+            if decision(name, bench.experiment.options) is None:
+                one = trained(bench, name, fold, repeats)
+            else:
+                one = weighed(bench, name, fold, {n: own[-1] for n, own in runs.items() if own}, metric)
             found = [_answers(job, fold, repeat, metric, one.chosen_in) for repeat, job in enumerate(one.final)]
             if name == "local" and lone:
                 twins.append(dataclasses.replace(found.pop(), repeat=0))
@@ -317,6 +369,8 @@ def summarise_assessment(
             "search": [_search(run.choice) for run in runs],
             "notes": way.notes,
         }
+        if (told := [read_decision(run.final[0].folder) for run in runs]) and told[0] is not None:
+            methods[name] |= {"decisions": told}
     training = {f.name: getattr(experiment.training, f.name) for f in dataclasses.fields(experiment.training)}
     settings = {name: value for name, value in training.items() if name not in ("lr", "rounds", "criterion", "decay")}
     settings |= {"model": experiment.model, "parameters": parameters}

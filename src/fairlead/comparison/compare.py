@@ -18,11 +18,12 @@ from typing import Any, Literal
 
 from torch import nn
 
-from fairlead.catalogue import Entry
+from fairlead.catalogue import Entry, decision
 from fairlead.clients import Engine, check_models, wrapped
 from fairlead.comparison.all_rows import to_use, train_on_all_rows
 from fairlead.comparison.asked import CONTROL, Asked, check_source, entries_of, factory_of, folder_of, seeds_of
 from fairlead.comparison.assess import Bench, Fold, answered, assess, check_folder, owners_of, summarise_assessment
+from fairlead.comparison.decisions import Protocol
 from fairlead.comparison.findings import Findings, Kind, Way, find
 from fairlead.comparison.summarise import summarise_all
 from fairlead.core import Federation, InputError, Layout, Method, RunError, check_targets, require
@@ -34,7 +35,7 @@ from fairlead.report import markdown_table
 from fairlead.runs.files import read_json, write_json
 from fairlead.runs.material import Factory, Material, engine_in
 from fairlead.runs.run import FILES, Job, Run, deployed, finished, kept_outputs, result
-from fairlead.runs.summary import Summary, write_summary
+from fairlead.runs.summary import RunSummary, Summary, write_summary
 from fairlead.settings import Experiment, check, resolve, shown
 
 FULLER = "local-all-rows"  # LOCAL on train and validation rows together, beside a published protocol
@@ -174,7 +175,9 @@ def _compare(
         (name, seed): material.job(_run(out, name, entry, experiment, seed), fast)
         for seed in seeds
         for name, entry in entries.items()
+        if decision(name, experiment.options) is None
     }
+    whole = material
     if len(material.federation.validation.y):
         whole = Material(experiment, experiment.scenario.build(seeds[0], source=source, refit=True), asked.factory)
         last = dataclasses.replace(experiment, select="last")
@@ -191,11 +194,44 @@ def _compare(
         (name, seed): result(job, None, _teller(progress, name, seed, experiment.rounds), extend=old == "extend")
         for (name, seed), job in jobs.items()
     }
+    for (name, seed), (job, made) in _decided(out, entries, jobs, whole, progress, old == "extend").items():
+        jobs[name, seed], runs[name, seed] = job, made
     found = _findings(jobs, entries, seeds)
-    compared = {key: job for key, job in jobs.items() if key[0] != FULLER}
+    compared = {(name, seed): jobs[name, seed] for seed in seeds for name in entries}
     summary = summarise_all(compared, {key: runs[key] for key in compared}, found)
     write_summary(out, summary)
     return Comparison(out, summary, jobs)
+
+
+def _decided(
+    out: Path,
+    entries: Mapping[str, Entry],
+    jobs: Mapping[tuple[str, int], Job],
+    whole: Material,
+    progress: Progress | None,
+    extend: bool,
+) -> dict[tuple[str, int], tuple[Job, RunSummary]]:
+    """The runs of what is decided after training, from those of the methods it is decided between."""
+    some = jobs[CONTROL, next(iter(jobs))[1]]
+    experiment, chosen = dataclasses.replace(whole.experiment, select="last"), _usual(some.federation)[0]
+    train, held = (int(split.sizes.sum()) for split in (some.federation.train, some.federation.validation))
+
+    def run(name: str, called: str, seed: int) -> Run:
+        one = _run(out, name, entries[name], experiment, seed)
+        return dataclasses.replace(one, folder=out / "runs" / f"{called}-seed{seed}")
+
+    def teller(name: str, seed: int) -> Callable[[int], None] | None:
+        return _teller(progress, name, seed, experiment.rounds)
+
+    protocol = Protocol(whole, held / (train + held), jobs, run, teller, extend)
+    seeds = [seed for name, seed in jobs if name == CONTROL]
+    found = {name: decision(name, experiment.options) for name in entries}
+    return {
+        (name, seed): protocol.deploy(name, seed, how, chosen)
+        for name, how in found.items()
+        if how is not None
+        for seed in seeds
+    }
 
 
 def _compare_for_now(asked: Asked, progress: Progress | None) -> Comparison:
@@ -266,7 +302,7 @@ def _assessed(
     done = assess(bench, folds, chosen)
     found = find(done.ways, owners_of(first), chosen, why, done.twins)
     if len(folds) > 1:
-        done = done._replace(all_rows=train_on_all_rows(bench, folds[0], done.runs, to_use(found)))
+        done = done._replace(all_rows=train_on_all_rows(bench, folds[0], done.runs, to_use(found), chosen))
     summary = summarise_assessment(bench, found, done, folds, sum(p.numel() for p in module.parameters()))
     write_summary(out, summary)
     return Comparison(out, summary, {(name, seed): runs[0].final[0] for name, runs in done.runs.items()})
@@ -275,8 +311,7 @@ def _assessed(
 def _findings(jobs: Mapping[tuple[str, int], Job], entries: Mapping[str, Entry], seeds: Sequence[int]) -> Findings:
     """The runs of a published protocol, judged against its own LOCAL."""
     federation = jobs[CONTROL, seeds[0]].federation
-    usual = {"class": "accuracy", "labels": "label-accuracy", "quantity": "rmse"}
-    chosen, why = _metric(usual[federation.target_kind], federation)
+    chosen, why = _usual(federation)
 
     def way(name: str, title: str, kind: Kind) -> Way:
         runs = [jobs[name, seed] for seed in seeds]
@@ -288,6 +323,12 @@ def _findings(jobs: Mapping[tuple[str, int], Job], entries: Mapping[str, Entry],
         ways.append(way(FULLER, "local on train and validation rows", "alone"))
     ways += [way(name, name, "method") for name in entries if name != CONTROL]
     return find(ways, owners_of(federation), chosen, why)
+
+
+def _usual(federation: Federation) -> tuple[Metric, str]:
+    """What published protocols are about, and why."""
+    usual = {"class": "accuracy", "labels": "label-accuracy", "quantity": "rmse"}
+    return _metric(usual[federation.target_kind], federation)
 
 
 def _fold(experiment: Experiment, source: Source, seed: int, number: int, count: int) -> Fold:

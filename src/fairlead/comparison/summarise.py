@@ -8,8 +8,10 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from fairlead.catalogue import decision
 from fairlead.comparison.asked import CONTROL
 from fairlead.comparison.assess import judged
+from fairlead.comparison.decisions import read_decision
 from fairlead.comparison.findings import LEVEL, Finding, Findings
 from fairlead.metrics import over_seeds, summarise
 from fairlead.rounds import held_out
@@ -24,7 +26,8 @@ def summarise_all(
     """The comparison's `summary.json`, from the runs' own and what was found."""
     seeds = list(dict.fromkeys(seed for _, seed in jobs))
     names = list(dict.fromkeys(name for name, _ in jobs))
-    some = jobs[names[-1], seeds[0]]
+    # What is decided after training has no rounds of its own to tell of.
+    some = [jobs[name, seeds[0]] for name in names if decision(name) is None][-1]
     experiment = some.experiment
     newcomers = [held_out(experiment.unseen, some.federation.clients, seed)[1].tolist() for seed in seeds]
     for (name, seed), one in runs.items():
@@ -60,6 +63,7 @@ def summarise_all(
             name: summarise_method(
                 [runs[name, s] for s in seeds], [runs[CONTROL, s] for s in seeds], newcomers, found[name]
             )
+            | _decisions([jobs[name, s] for s in seeds])
             for name in names
         },
         findings=cast(Found, found.to_json()),
@@ -112,6 +116,12 @@ def summarise_method(
         | unseen
     )
     return cast(Entry, entry)  # its shape is checked when it is written
+
+
+def _decisions(jobs: list[Job]) -> Any:
+    """What clients deploy, where that is decided after training."""
+    told = [read_decision(job.folder) for job in jobs]
+    return {"decisions": told} if told[0] is not None else {}
 
 
 def _known(run: RunSummary) -> list[float]:

@@ -21,6 +21,7 @@ from fairlead.methods.fedsam import fedsam
 from fairlead.methods.fedu import fedu
 from fairlead.methods.fesem import fesem
 from fairlead.methods.finetune import ft
+from fairlead.methods.guard import guard
 from fairlead.methods.ifca import ifca
 from fairlead.methods.lg_fedavg import lg_fedavg
 from fairlead.methods.local import local
@@ -31,6 +32,8 @@ from fairlead.methods.plgu_ghn import plgu_ghn
 from fairlead.methods.plgu_grep import plgu_grep
 from fairlead.methods.plgu_lf import plgu_lf
 from fairlead.methods.scaffold import scaffold
+from fairlead.methods.stack import stack
+from fairlead.methods.voices import Decision
 
 METHODS: dict[str, Callable[..., Method]] = {
     "local": local,
@@ -64,9 +67,14 @@ METHODS: dict[str, Callable[..., Method]] = {
 
 WRAPPERS: dict[str, Callable[..., Method]] = {"ft": ft}
 
+# What a client deploys, decided after training between LOCAL and the method before the plus sign.
+DECISIONS: dict[str, Callable[..., Decision]] = {"guard": guard, "stack": stack}
+
 __all__ = [
+    "DECISIONS",
     "METHODS",
     "WRAPPERS",
+    "Decision",
     "apfl",
     "ditto",
     "fedala",
@@ -85,6 +93,7 @@ __all__ = [
     "fedu",
     "fesem",
     "ft",
+    "guard",
     "ifca",
     "lg_fedavg",
     "local",
@@ -95,4 +104,5 @@ __all__ = [
     "plgu_grep",
     "plgu_lf",
     "scaffold",
+    "stack",
 ]

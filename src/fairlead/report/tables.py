@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, get_args
 
 from rich import box
@@ -17,7 +17,7 @@ from rich.text import Text
 
 from fairlead.metrics import METRICS
 from fairlead.metrics.verdict import Verdict
-from fairlead.runs.summary import Entry, Summary, Way
+from fairlead.runs.summary import Decisions, Entry, Summary, Way
 
 NONE = "–"
 WIDTH = 100  # columns of a terminal
@@ -277,7 +277,13 @@ def verdict_lines(summary: Summary, most: int = 12) -> list[str]:
 
     Up to `most` owners have a line of their own; more are counted by action.
     """
-    return [*marks(summary), *newcomers(summary), caption(summary), *advice_lines(summary, most)]
+    return [
+        *marks(summary),
+        *newcomers(summary),
+        caption(summary),
+        *decision_lines(summary),
+        *advice_lines(summary, most),
+    ]
 
 
 def marks(summary: Summary) -> list[str]:
@@ -294,6 +300,52 @@ def newcomers(summary: Summary) -> list[str]:
     m = measure(summary)
     told = [f"{n} {m.score(e['unseen']['accuracy'])}" for n, e in summary["methods"].items() if e.get("unseen")]
     return [f"Newcomers, held out of training, mean {m.heading}: {', '.join(told)}."] if told else []
+
+
+def decision_lines(summary: Summary) -> list[str]:
+    """What was decided after training, a sentence or three for each guard and stack."""
+    m = measure(summary)
+    said = []
+    for name, entry in summary["methods"].items():
+        if not entry.get("decisions"):
+            continue
+        way = next(way for way in ways(summary) if way["name"] == name)
+        worse = counts(way)["worse"]
+        told = len(way["verdicts"])
+        said.append(
+            f"{name}: {told_decisions(entry['decisions'])} {told_voices(entry['decisions'], m)} with {name} "
+            f"{m.score(entry['accuracy'])}. Not significantly worse than the bar: {told - worse} of {told} owners."
+        )
+    return said
+
+
+def told_decisions(decisions: Sequence[Decisions]) -> str:
+    """Who deploys what, and the chance of being worse off that goes with it."""
+    every = [client for one in decisions for client in one["clients"]]
+    times = len(decisions)
+    deployed = Counter(client["deploys"] for client in every)
+    home, others = deployed.pop("local", 0), ", ".join(f"{n} {what}" for what, n in deployed.most_common())
+    over = f" in {times} folds or seeds" if times > 1 else ""
+    text = f"of {len(every)} decisions{over} {home} are for the owner's own model"
+    names = Counter(client["name"] for client in every if client["deploys"] == "local")
+    if 0 < len(names) <= 6:
+        text += f" ({', '.join(f'{name} {n}x' if times > 1 else name for name, n in names.items())})"
+    text += f" and for others: {others}." if others else "."
+    sure = decisions[0]["sure"]
+    if sure is None:
+        return text
+    expected = sum(client["worse"] for client in every) / times
+    bound = (1 - sure) * (len(every) - home) / times
+    return f"{text} Expected worse off than alone: {expected:.1f} owners, at most {bound:.1f} at sure = {sure:g}."
+
+
+def told_voices(decisions: Sequence[Decisions], m: Measure) -> str:
+    """What each voice would have scored on test rows, had everybody deployed it."""
+    means = []
+    for voice in decisions[0]["voices"]:
+        known = [x for one in decisions for x in one["test_scores"][voice] if x is not None]
+        means.append(f"{voice} {m.score(sum(known) / len(known) if known else None)}")
+    return f"On test rows, all rows learned from: {', '.join(means)};"
 
 
 def headline(summary: Summary) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 import pandas as pd
 from torch import nn
 
-from fairlead.catalogue import parse
+from fairlead.catalogue import parse, parts_of
 from fairlead.clients import wrapped
 from fairlead.core import Federation, InputError, Method, RunError, nearest, require
 from fairlead.core.targets import TargetKind
@@ -101,7 +101,7 @@ def describe(
     made = federation.preparation
     return Deployment(
         method=name,
-        options={n: dict(v) for n, v in options.items() if n in name.split("+")},
+        options={n: dict(v) for n, v in options.items() if n in parts_of(name)},
         wraps=method.wrap is not None,
         model=_name_of(module, shape, outputs),
         shape=shape,

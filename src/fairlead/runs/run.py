@@ -5,6 +5,7 @@ records.parquet         per round, client, split and model: accuracy, loss, samp
 rounds.parquet          per round: seconds, samples, bytes up and down, clients left out
 checkpoint.safetensors  what the rest of the run depends on; at the end, the models to deploy
 deployment.json         what it takes to use these models on raw rows
+decision.json           what each client decided to deploy, where that is decided after training
 summary.json            written last; a run without it is unfinished
 """
 
@@ -24,7 +25,7 @@ import torch
 from filelock import FileLock
 from torch import Tensor, nn
 
-from fairlead.catalogue import Entry
+from fairlead.catalogue import Entry, parts_of
 from fairlead.clients import KEPT, Engine, InProcess, States, StateStore, payload, wrapped
 from fairlead.core import Federation, Layout, Named, Plan, RunError
 from fairlead.core.device import find_device, module_on
@@ -43,7 +44,9 @@ from fairlead.settings import Experiment
 logger = logging.getLogger(__name__)
 
 CHECKPOINT_SECONDS = 20.0
+DECISION = "decision.json"
 FILES = ("settings.json", "records.parquet", "rounds.parquet", "checkpoint.safetensors", "summary.json", DEPLOYMENT)
+FILES += (DECISION,)
 MEMORY_BYTES = 2**32  # of states; more live in files
 Progress = Callable[[int], None]  # called with the number of the round just done
 
@@ -72,7 +75,7 @@ class Run:
         """What makes this run this run, for its file."""
         plain = self.experiment.to_json()
         # Options of other methods are no part of this run: one more method leaves it as it is.
-        plain["options"] = {n: v for n, v in plain["options"].items() if n in self.name.split("+")}
+        plain["options"] = {n: v for n, v in plain["options"].items() if n in parts_of(self.name)}
         about = {"identity": self.identity, "versions": versions()}
         return {"method": self.name, "seed": self.seed, "experiment": plain} | about
 
@@ -104,18 +107,19 @@ def result(
     *,
     extend: bool = False,
     keep_models: bool = True,
+    by: Callable[[Job, Progress | None], None] | None = None,
 ) -> RunSummary:
     """The run's summary: read, where its folder holds it, else trained.
 
     What it takes to train comes from `prepare`, where `run` is no `Job` itself. A run that another process is at is
-    waited for. With `extend`, a run of fewer rounds goes on.
+    waited for. With `extend`, a run of fewer rounds goes on. `by` makes the folder's files in place of a training.
     """
     if not finished(run, extend):
         lock = run.folder.parent / "locks" / run.folder.name
         lock.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(lock):
             if not finished(run, extend):
-                train(prepare() if prepare else _job(run), progress)
+                (by or train)(prepare() if prepare else _job(run), progress)
                 if not keep_models:
                     (run.folder / "checkpoint.safetensors").unlink(missing_ok=True)
     return read_run_summary(run.folder)

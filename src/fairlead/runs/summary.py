@@ -66,6 +66,27 @@ class Chosen(TypedDict):
     rounds: list[int]
 
 
+class Decided(TypedDict):
+    """What one client deploys."""
+
+    name: str
+    deploys: str  # a voice's name, or "stack"
+    weights: dict[str, float]  # by voice
+    worse: float  # the chance of being worse than alone, as estimated
+    gain: float  # over LOCAL, to be expected; in the metric's unit
+
+
+class Decisions(TypedDict):
+    """What was decided after training, in one fold or with one seed."""
+
+    voices: list[str]  # LOCAL first
+    sure: float | None  # None: no guard
+    parts: int
+    metric: str
+    clients: list[Decided]
+    test_scores: dict[str, list[Number]]  # of each voice deployed by everybody; no choice was made by them
+
+
 class Entry(TypedDict):
     """One method: means over clients, then over seeds or folds; `spread` is the deviation over seeds."""
 
@@ -92,6 +113,7 @@ class Entry(TypedDict):
     final: NotRequired[list[list[str]]]  # folders of the runs whose models answer, by fold and repeat
     all_rows: NotRequired[str | None]  # folder of the run on all rows, after the folds
     search: NotRequired[list[dict[str, Any]]]  # what was tried and chosen in every fold
+    decisions: NotRequired[list[Decisions]]  # what clients deploy, one for every seed or fold, where that is decided
 
 
 class Way(TypedDict):

@@ -1,0 +1,287 @@
+"""What each client deploys, decided after training: `METHOD+guard` and `METHOD+stack`.
+
+1. cross     the client's rows are cut into parts; every voice is trained without each part once and answers for it,
+             so that all rows are answered by models that did not learn from them;
+2. decide    the clients and the server find weights and chances from these answers (`methods.voices.decide`);
+3. deploy    the voices' final models, which learned from all rows, become one module with the decided weights.
+
+The result is a run folder like any other, with `decision.json` beside its models.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fairlead.clients import KEPT, InProcess, wrapped
+from fairlead.core import Federation, Layout, NeedsValidationError, Plan, RunError, Split
+from fairlead.data.folds import divide, owner_stream
+from fairlead.functional import voice_outputs
+from fairlead.methods import Decision
+from fairlead.methods.voices import ROUNDS, Weigh, decide, rows_together
+from fairlead.metrics import METRICS, Metric
+from fairlead.rounds import Best, Snapshot, federate
+from fairlead.runs.checkpoint import load_snapshot, save_snapshot
+from fairlead.runs.deployment import FILE as DEPLOYMENT
+from fairlead.runs.deployment import describe
+from fairlead.runs.files import read_json, write_json, write_table
+from fairlead.runs.material import Material
+from fairlead.runs.run import DECISION, Job, Progress, Run, kept_outputs, on_device, result
+from fairlead.runs.summary import RunSummary, read_run_summary, write_run_summary
+
+PARTS = 1_000  # what the draws of the parts are called among an owner's own
+
+
+class Voice(NamedTuple):
+    """A method's runs: the one whose models are deployed, and those that each left a part of the rows out."""
+
+    name: str
+    final: Job
+    parts: list[Job]
+
+
+def in_parts(whole: Federation, count: int, seed: int, validation: float = 0.0) -> list[Federation]:
+    """Federations that each lack a part of every client's train rows; the part is what they are tested on.
+
+    `validation` is the share of the other rows that a method looks at while it trains. A client with a single row
+    keeps it in all of them.
+    """
+    train = whole.train
+    cuts: list[list[Tensor]] = []  # by client and part: positions among the train rows
+    held: list[list[Tensor]] = []  # to look at while training, from the other rows
+    for k, n in enumerate(train.sizes.tolist()):
+        name = whole.names[k] if whole.names else str(k)
+        rows, y = np.arange(n), train.client(k)[1].double().numpy()
+        sizes = np.array([n // count + (j < n % count) if n > 1 else 0 for j in range(count)])
+        parts = divide(rows, y, sizes, owner_stream(seed, name, PARTS, count))
+        cuts.append([torch.from_numpy(np.sort(part)) for part in parts])
+        held.append([])
+        for j, part in enumerate(parts):
+            others = np.setdiff1d(rows, part)
+            few = np.array([min(max(round(validation * len(others)), 1), len(others) - 1)]) if validation else [0]
+            (some,) = divide(others, y, np.array(few), owner_stream(seed, name, PARTS, count, j))
+            held[k].append(torch.from_numpy(np.sort(some)))
+    return [_without(whole, [c[j] for c in cuts], [h[j] for h in held]) for j in range(count)]
+
+
+def _without(whole: Federation, part: list[Tensor], held: list[Tensor]) -> Federation:
+    train = whole.train
+    rest = []
+    for k, n in enumerate(train.sizes.tolist()):
+        left = torch.ones(n, dtype=torch.bool)
+        left[part[k]] = left[held[k]] = False
+        rest.append(left.nonzero()[:, 0])
+
+    def taken(positions: list[Tensor]) -> Split:
+        index = torch.cat([train.starts[k] + p for k, p in enumerate(positions)])
+        starts = torch.tensor([0, *(len(p) for p in positions)]).cumsum(0)
+        rows = train.rows[index] if len(train.rows) else train.rows
+        return Split(train.x[index], train.y[index], starts, rows)
+
+    return dataclasses.replace(whole, train=taken(rest), validation=taken(held), test=taken(part))
+
+
+def said(voices: Sequence[Voice]) -> Federation:
+    """What the voices say of all rows, each by models that did not learn from it, as train samples (n, M, K)."""
+    some = voices[0].parts
+    kind, clients = some[0].federation.target_kind, some[0].federation.clients
+    outputs = [[kept_outputs(job, "test") for job in voice.parts] for voice in voices]  # voice, part, client
+    x, y, sizes = [], [], []
+    for k in range(clients):
+        # Larger parts first: `part_of` then knows each row's part.
+        order = sorted(range(len(some)), key=lambda j: -len(outputs[0][j][k]))
+        z = [torch.cat([voice[j][k] for j in order]) for voice in outputs]
+        x.append(torch.stack([voice_outputs(one, kind) for one in z], 1))
+        y.append(torch.cat([some[j].federation.test.client(k)[1] for j in order]))
+        sizes.append(len(y[-1]))
+    train = Split(torch.cat(x), torch.cat(y), torch.tensor([0, *sizes]).cumsum(0))
+    none = Split(train.x[:0], train.y[:0], torch.zeros_like(train.starts))
+    whole = some[0].federation
+    return Federation(train, none, none, whole.classes, whole.names)
+
+
+def deploy(
+    job: Job, voices: Sequence[Voice], decision: Decision, metric: Metric, *, extend: bool = False
+) -> RunSummary:
+    """The run of a decision: read, where its folder holds it, else made from the voices' runs."""
+    decision = decision._replace(parts=len(voices[0].parts))
+
+    def make(job: Job, progress: Progress | None) -> None:
+        write_json(job.folder / "settings.json", job.settings())
+        weigh, cost = weights_of(job, said(voices), decision, metric)
+        save_snapshot(
+            job.folder / "checkpoint.safetensors",
+            Snapshot(job.experiment.rounds, {}, {}, lambda: {KEPT: together(job, voices, weigh)}, kept_last(job)),
+        )
+        e = job.experiment
+        used = describe(job.federation, job.module, job.name, job.entry.method, e.options, e.scenario.column)
+        write_json(job.folder / DEPLOYMENT, used.to_json())
+        write_json(job.folder / DECISION, told(job, voices, decision, metric, weigh))
+        summary = summarise(job, voices, cost)
+        write_table(job.folder / "records.parquet", records(summary))
+        write_run_summary(job.folder, summary)
+
+    return result(job, by=make, extend=extend)
+
+
+def kept_last(job: Job) -> Best:
+    """The last round is the one to deploy."""
+    return Best(job.experiment.rounds, 0.0, math.inf, 0)
+
+
+def weights_of(job: Job, samples: Federation, decision: Decision, metric: Metric) -> tuple[Tensor, dict[str, float]]:
+    """What each client decides, a row of `Weigh` each, and what the decision cost."""
+    method = decide(decision, metric, samples.target_kind)
+    plan = Plan(rounds=ROUNDS, evaluate_every=ROUNDS, seed=job.seed)
+    with InProcess(samples, job.experiment.training, job.engine) as clients:
+        module = Weigh(len(decision.voices)).to(Layout(on_device(job)).device)
+        rounds = [happened for happened, _ in federate(method, clients, module, plan)]
+        rows = clients.models(torch.arange(samples.clients)).cpu()
+    cost = {"bytes_up": sum(r.bytes_up for r in rounds), "bytes_down": sum(r.bytes_down for r in rounds)}
+    return rows, cost | {"train_seconds": sum(r.seconds for r in rounds)}
+
+
+def together(job: Job, voices: Sequence[Voice], weigh: Tensor) -> Tensor:
+    """The models to deploy, (N, D): the voices' final models and the decided weights."""
+    pieces = []
+    for voice in voices:
+        saved = load_snapshot(voice.final.folder / "checkpoint.safetensors").clients()
+        if KEPT not in saved:
+            raise RunError(f"{voice.final.folder} has too many models to keep them, so none can be chosen among")
+        one = voice.final
+        pieces.append((Layout(wrapped(one.entry.method, copy.deepcopy(one.module), one.seed)), saved[KEPT].cpu()))
+    layout = Layout(wrapped(job.entry.method, copy.deepcopy(job.module), job.seed))
+    return rows_together(pieces, weigh.to(pieces[0][1]), layout)
+
+
+def told(job: Job, voices: Sequence[Voice], decision: Decision, metric: Metric, weigh: Tensor) -> dict[str, Any]:
+    """The decision in plain values: client by client, beside what each voice scores on the test rows."""
+    layout = Layout(Weigh(len(voices)))
+    of = layout.stacked(weigh.double())
+    names = job.federation.names or tuple(map(str, range(job.federation.clients)))
+    scores = {voice.name: _scores(voice.final, metric) for voice in voices}
+    clients = []
+    for k, name in enumerate(names):
+        weights = dict(zip((v.name for v in voices), of["weight"][k].tolist(), strict=True))
+        chance, gain = float(of["worse"][k]), float(of["gain"][k])
+        clients.append({"name": name, "deploys": deploys(weights), "weights": weights, "worse": chance, "gain": gain})
+    return {
+        "voices": list(decision.voices),
+        "sure": decision.sure,
+        "parts": decision.parts,
+        "metric": metric.name,
+        "clients": clients,
+        "test_scores": scores,
+    }
+
+
+def deploys(weights: dict[str, float]) -> str:
+    """The one voice that counts, or the stack."""
+    alone = [name for name, weight in weights.items() if weight == 1.0]
+    return alone[0] if alone and sum(map(abs, weights.values())) == 1.0 else "stack"
+
+
+def _scores(job: Job, metric: Metric) -> list[float | None]:
+    """Each client's score on its test rows, quantities in their own unit."""
+    found, sd = [], job.federation.target.sd
+    for k, out in enumerate(kept_outputs(job, "test")):
+        y, given = job.federation.test.client(k)[1].numpy(), out.numpy()
+        if metric.target == "quantity":
+            y, given = ((sd[k] if sd else 1.0) * values.reshape(len(values)) for values in (y, given))
+        value = metric(y, given).value
+        found.append(value if math.isfinite(value) else None)
+    return found
+
+
+def summarise(job: Job, voices: Sequence[Voice], cost: dict[str, float]) -> RunSummary:
+    """The run's own figures; its cost is that of all trainings behind it."""
+    runs = [read_run_summary(one.folder) for voice in voices for one in (voice.final, *voice.parts)]
+    usual = {"class": "accuracy", "labels": "label-accuracy"}.get(job.federation.target_kind)
+    count = job.federation.clients
+    seconds = cost["train_seconds"] + sum(r["train_seconds"] for r in runs)
+    samples = sum(r["train_seconds"] * r["samples_per_second"] for r in runs)
+    return {
+        "method": job.name,
+        "seed": job.seed,
+        "model": "personal",
+        "round": {"rule": "last", "round": job.experiment.rounds, "of": job.experiment.rounds},
+        "average": "clients",
+        "accuracy": _scores(job, METRICS[usual]) if usual else [None] * count,
+        "n_test": job.federation.test.sizes.tolist(),
+        "n_train": job.federation.train.sizes.tolist(),
+        "names": list(job.federation.names),
+        "bytes_up": int(cost["bytes_up"]) + sum(r["bytes_up"] for r in runs),
+        "bytes_down": int(cost["bytes_down"]) + sum(r["bytes_down"] for r in runs),
+        "train_seconds": seconds,
+        "samples_per_second": samples / max(seconds, 1e-9),
+        "left_out": sum(r["left_out"] for r in runs),
+    }
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """Voices of a published protocol: rounds and step size as they are given, models of the last round."""
+
+    whole: Material  # train and validation rows together
+    validation: float  # the share of these rows that a method which needs them looks at while it trains
+    jobs: Mapping[tuple[str, int], Job]  # by method and seed: the runs that are compared, all trained
+    run: Callable[[str, str, int], Run]  # a method under a name of its folder with a seed
+    teller: Callable[[str, int], Progress | None]
+    extend: bool
+    _parts: dict[tuple[int, bool], list[Material]] = field(default_factory=dict, repr=False)
+
+    def deploy(self, name: str, seed: int, how: Decision, metric: Metric) -> tuple[Job, RunSummary]:
+        """The run of a decision."""
+        voices = [self.voice(voice, seed, how.parts) for voice in how.voices]
+        job = self.whole.job(self.run(name, name, seed), voices[0].final.engine)
+        return job, deploy(job, voices, how, metric, extend=self.extend)
+
+    def voice(self, name: str, seed: int, count: int) -> Voice:
+        """A method's run on all rows, and those without a part of them."""
+        compared = self.jobs[name, seed]
+        final, validated = compared, False
+        if self.validation:
+            final = self.whole.job(self.run(name, f"{name}-all-rows", seed), compared.engine)
+            try:
+                self._train(final)
+            except NeedsValidationError:
+                final, validated = compared, True
+        parts = []
+        for j, part in enumerate(self.parts(count, validated)):
+            parts.append(part.job(self.run(name, f"{name}-part{j}of{count}", seed), compared.engine))
+            self._train(parts[-1])
+        return Voice(name, final, parts)
+
+    def parts(self, count: int, validated: bool) -> list[Material]:
+        """The rows without each of their parts, cut once for all methods and seeds."""
+        if (count, validated) not in self._parts:
+            cut = in_parts(self.whole.federation, count, 0, self.validation if validated else 0.0)
+            made = [Material(self.whole.experiment, one, self.whole.factory) for one in cut]
+            self._parts[count, validated] = made
+        return self._parts[count, validated]
+
+    def _train(self, job: Job) -> None:
+        result(job, None, self.teller(job.name, job.seed), extend=self.extend)
+
+
+def records(summary: RunSummary) -> dict[str, list[Any]]:
+    """The scores of the only round there is, as the columns of a run's table."""
+    count = len(summary["n_test"])
+    same = {"round": summary["round"]["round"], "split": "test", "model": "personal", "loss": None}
+    own = {"client": list(range(count)), "accuracy": summary["accuracy"], "n": summary["n_test"]}
+    return {name: [value] * count for name, value in same.items()} | own
+
+
+def read_decision(folder: Path) -> dict[str, Any] | None:
+    """What was decided in a run's folder; None where nothing was."""
+    path = folder / DECISION
+    return dict(read_json(path)) if path.exists() else None

@@ -1,0 +1,299 @@
+"""What a client deploys, decided after training from several models of its own: its voices.
+
+LOCAL is the first voice. What the voices say of rows that none of them learned from (`fairlead.comparison.decisions` makes them by
+cross-fitting) are the samples here; a client's are (n, M, K) and lie in the order of the parts of the cross-fitting.
+The decision is a federated method like any other: `decide` runs through the round loop, in one process or between
+machines, with messages of a few numbers.
+
+box     here              meaning
+z_m     samples           what voice m says of a row: log-probabilities of classes, else its outputs
+s       message["s"]      weights with the lowest loss on everybody's rows, by Newton's method over the rounds
+s_k     `own_weights`     argmin loss_k(s) + strength · |s - s_k|², s >= 0: client k's weights
+d_k     reply["gain"]     how much better than LOCAL a candidate is on client k's rows, by the metric of the verdict
+v_k     reply["noise"]    the variance of d_k
+τ, μ    message["tau"]..  how d_k scatter over the clients and about which mean: `functional.common_gain`
+
+A client sends the derivatives of its loss by the weights (M + M² numbers a round), then d_k and v_k of every candidate.
+It decides by itself; whoever has d_k, v_k and the message can follow the decision, and the server has all three.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fairlead.core import Cohort, InputError, Layout, Method, Named, Server, Task, require
+from fairlead.core.device import on_host
+from fairlead.functional.gains import FAR, GRID, CommonGain, chance_positive, common_gain
+from fairlead.functional.stacking import Terms, newton_step, stack_terms, stack_weights, voice_outputs, weighed
+from fairlead.metrics import Metric
+
+ROUNDS = 9  # the weights settle in all but the last; in that one gains are compared
+LEAST_LUCK = 0.004  # training luck's usual share of a row's variance: see `metrics.evidence`
+COMMON = ("tau", "mean", "spread", "share")
+
+
+class Decision(NamedTuple):
+    """Between which voices, and how."""
+
+    voices: tuple[str, ...]  # names of methods, LOCAL first
+    sure: float | None = 0.9  # the chance of being better than alone that a client asks for; None: no guard, the stack
+    strength: float = 15.0  # with which a client's weights are drawn to the federation's
+    parts: int = 5  # of the cross-fitting: every row is left out of the training once
+
+    @property
+    def candidates(self) -> tuple[str, ...]:
+        """What may be deployed in LOCAL's place: the stack, and the other voice where there is one."""
+        return ("stack",) if self.sure is None or len(self.voices) > 2 else (self.voices[1], "stack")
+
+
+def check_decision(name: str, decision: Decision) -> Decision:
+    """Refuse options that make no sense."""
+    sure, strength, parts = decision.sure, decision.strength, decision.parts
+    require(sure is None or 0.5 <= sure < 1, f"{name}: sure must lie in [0.5, 1), got {sure}; 0.9 is the default")
+    require(strength > 0, f"{name}: strength must be above 0, got {strength}; 15 is the default")
+    require(parts >= 2, f"{name}: parts must be at least 2, got {parts}; 5 is the default")
+    return decision
+
+
+class Weigh(nn.Module):
+    """The voices' outputs in one, and what its owner knows of it."""
+
+    worse: Tensor
+    gain: Tensor
+    of_classes: Tensor
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.full((count,), 1 / count))
+        self.register_buffer("worse", torch.zeros(1))  # the chance of being worse than alone
+        self.register_buffer("gain", torch.zeros(1))  # over LOCAL, to be expected; by the verdict's metric
+        self.register_buffer("of_classes", torch.ones(1))  # whether outputs are scores of classes
+
+    def forward(self, z: Tensor) -> Tensor:
+        """(n, M, K) -> (n, K)."""
+        return weighed(z, self.weight)
+
+
+class Voices(nn.Module):
+    """Several networks that answer as one: what a client deploys."""
+
+    def __init__(self, voices: Sequence[nn.Module]) -> None:
+        super().__init__()
+        self.voices, self.weigh = nn.ModuleList(voices), Weigh(len(voices))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Samples to outputs, as each of the networks."""
+        said = [voice(x) for voice in self.voices]
+        z = [torch.where(self.weigh.of_classes > 0.5, voice_outputs(out, "class"), out) for out in said]
+        answered: Tensor = self.weigh(torch.stack(z, -2))
+        return answered
+
+
+def voices_together(voices: Sequence[Method]) -> Method:
+    """The method of the deployed module. It trains nothing: its models come from the voices' own runs."""
+
+    def wrap(module: nn.Module) -> nn.Module:
+        import copy
+
+        copies = [copy.deepcopy(module) for _ in voices]
+        return Voices([m if v.wrap is None else v.wrap(m) for v, m in zip(voices, copies, strict=True)])
+
+    def init(params: Tensor, layout: Layout) -> tuple[Named, Named]:
+        return {}, {}
+
+    def client(state: Named, message: Named, task: Task) -> tuple[Named, Named]:
+        raise InputError("what is decided after training has no rounds of its own; use fairlead.compare")
+
+    def personal(state: Named, message: Named, task: Task) -> Tensor:
+        raise InputError("what is decided after training has no rounds of its own; use fairlead.compare")
+
+    def server(average: Server) -> Server:
+        return average
+
+    classes = any(v.needs_classes for v in voices)
+    return Method(init, client, personal, server, average=None, wrap=wrap, needs_classes=classes)
+
+
+def rows_together(voices: Sequence[tuple[Layout, Tensor]], weigh: Tensor, layout: Layout) -> Tensor:
+    """Rows of `Voices`, from the rows of its voices and of its `Weigh`, (C, D) each."""
+    out = weigh.new_zeros(len(weigh), layout.size)
+    own = Layout(Weigh(len(voices)))
+    pieces = {f"voices.{m}.": piece for m, piece in enumerate(voices)} | {"weigh.": (own, weigh)}
+    for prefix, (inner, rows) in pieces.items():
+        for name, slot in inner.slots.items():
+            to = layout.slots[prefix + name]
+            out[:, to.start : to.stop] = rows[:, slot.start : slot.stop]
+    return out
+
+
+def part_of(rows: int, parts: int) -> Tensor:
+    """The part of each row in the order of the samples: parts one after another, as equal as they can be.
+
+    >>> part_of(7, 3).tolist()
+    [0, 0, 0, 1, 1, 2, 2]
+    """
+    sizes = [rows // parts + (j < rows % parts) for j in range(parts)]
+    return torch.repeat_interleave(torch.arange(parts), torch.tensor(sizes))
+
+
+class Measured(NamedTuple):
+    """How much better than LOCAL a candidate is on one client's rows."""
+
+    gain: float
+    noise: float  # its variance, as far as rows alone say
+    within: float  # the variance of a row's difference within a part
+    ratio: float  # how much parts differ, as a multiple of what rows explain: training luck
+    size: float  # rows in a part, 0 where parts say nothing
+
+
+NOTHING = Measured(0.0, FAR, 0.0, 1.0, 0.0)
+
+
+def measured(y: Tensor, outputs: Tensor, alone: Tensor, parts: Tensor, metric: Metric) -> Measured:
+    """Paired differences on the same rows; nothing where the metric has no value on them."""
+    truth, a, b, part = (on_host(x).numpy() for x in (y, outputs, alone, parts))
+    if metric.target == "quantity":
+        truth, a, b = truth.reshape(len(truth)), a.reshape(len(a)), b.reshape(len(b))
+    if len(truth) < 2 or metric.check(truth, a.astype(np.float64)):
+        return NOTHING
+    ours, theirs = (metric.over_folds(truth, x.astype(np.float64), part) for x in (a, b))
+    difference = (ours.rows - theirs.rows) * (1 if metric.higher else -1)
+    n, d = len(difference), float(difference.mean())
+    # One more row that differs: few rows without a difference do not show that there is none.
+    step = 1.0 if metric.bounded else float(np.abs(theirs.rows).mean())
+    noise = (float(((difference - d) ** 2).sum()) + theirs.weight * step**2) / (n + 1) / n
+    means = np.array([difference[part == j].mean() if (part == j).any() else d for j in range(int(part.max()) + 1)])
+    counts = np.bincount(part)
+    used = int((counts > 0).sum())
+    left = float(((difference - means[part]) ** 2).sum())
+    if used < 2 or n <= used or left <= 1e-12:
+        return Measured(d, noise, noise * n, 1.0, 0.0)
+    within, between = left / (n - used), float((counts * (means - d) ** 2).sum()) / (used - 1)
+    return Measured(d, noise, within, between / within, n / used)
+
+
+def decide(decision: Decision, metric: Metric, kind: str) -> Method:
+    """The decision as a federated method; run it for `ROUNDS` rounds with a `Weigh` as its module."""
+    count, names = len(decision.voices), decision.candidates
+
+    def init(params: Tensor, layout: Layout) -> tuple[Named, Named]:
+        empty = params.new_zeros(1, len(names), GRID)
+        first = {"s": params[:, :count].clone(), "luck": params.new_zeros(1, len(names))}
+        return {}, first | dict.fromkeys(COMMON, empty)
+
+    def weights(z: Tensor, y: Tensor, s: Tensor) -> tuple[Tensor, Tensor]:
+        """A client's own weights (M,), and for every part those found without it, (J, M)."""
+        parts = part_of(len(z), decision.parts).to(z.device)
+        others = parts != torch.arange(decision.parts, device=z.device)[:, None]
+        rows = torch.cat([torch.ones_like(others[:1]), others]).to(z)
+        several = len(rows)
+        found = stack_weights(
+            z.expand(several, *z.shape), y.expand(several, *y.shape), rows, kind, s[None], decision.strength
+        )
+        return found[0], found[1:]
+
+    def gains(z: Tensor, y: Tensor, crossed: Tensor) -> list[Measured]:
+        parts = part_of(len(z), decision.parts).to(z.device)
+        said = {name: z[:, m] for m, name in enumerate(decision.voices)}
+        said["stack"] = weighed(z, crossed[parts])
+        return [measured(y, said[name], z[:, 0], parts, metric) for name in names]
+
+    def client(state: Named, message: Named, task: Task) -> tuple[Named, Named]:
+        replies: list[Named] = []
+        for i, (z, y) in enumerate(task.data()):
+            s = row(message["s"], i)
+            nothing = [NOTHING] * len(names)
+            terms = stack_terms(z[None], y[None], z.new_ones(1, len(z)), s[None], kind)
+            told = gains(z, y, weights(z, y, s)[1]) if task.round >= ROUNDS and sound(z) else nothing
+            replies.append(
+                {"loss": terms.loss[:, None], "slope": terms.slope, "curve": terms.curve.flatten(1)}
+                | {f: z.new_tensor([[getattr(m, f) for m in told]]) for f in Measured._fields}
+            )
+        return {}, {name: torch.cat([reply[name] for reply in replies]) for name in replies[0]}
+
+    def personal(state: Named, message: Named, task: Task) -> Tensor:
+        rows = []
+        for i, (z, y) in enumerate(task.data()):
+            common = [CommonGain(*(row(message[name], i)[a].double() for name in COMMON)) for a in range(len(names))]
+            s_k, crossed = weights(z, y, row(message["s"], i))
+            told = gains(z, y, crossed) if sound(z) else []
+            chosen = choose(told, common, row(message["luck"], i), s_k)
+            rows.append(torch.cat([chosen, z.new_tensor([1.0 if kind == "class" else 0.0])]))
+        return torch.stack(rows)
+
+    def choose(told: list[Measured], common: list[CommonGain], luck: Tensor, s_k: Tensor) -> Tensor:
+        """Weights, the chance of being worse than alone, and the gain to expect."""
+        home = torch.zeros_like(s_k)
+        home[0] = 1.0
+        best = torch.cat([home, home.new_zeros(2)])
+        if decision.sure is None:
+            best = torch.cat([s_k, s_k.new_zeros(2)]) if told else best
+        highest = 0.0
+        for name, m, those, share in zip(names, told, common, luck.tolist(), strict=False):
+            d, v, own = (torch.tensor([x]) for x in (m.gain, noise_of(m, share), share * m.within))
+            chance, gain = (float(x) for x in chance_positive(d, v, those, own))
+            if decision.sure is None or (chance >= decision.sure and gain > highest):
+                highest = gain
+                one = torch.eye(count).to(s_k)[decision.voices.index(name)] if name != "stack" else s_k
+                best = torch.cat([one, one.new_tensor([1 - chance, gain])])
+        return best
+
+    def noise_of(m: Measured, share: float) -> float:
+        # Parts have most train rows in common: their mean has the luck of one less.
+        return m.noise + share * m.within / (decision.parts - 1)
+
+    def update(state: Named, rows: Named, cohort: Cohort) -> tuple[Named, Named]:
+        message = {name: state[name] for name in ("s", "luck", *COMMON)}
+        if cohort.round < ROUNDS:
+            terms = Terms(*(rows[n].sum(0, keepdim=True) for n in ("loss", "slope", "curve")))
+            after, message["s"] = next_weights(state, terms)
+        else:
+            after = {name: state[name] for name in ("best", "lowest")}
+            message |= in_common({n: on_host(rows[n]).double() for n in Measured._fields})
+        message = {name: x.to(state["s"]) for name, x in message.items()}
+        return after | message, message
+
+    def next_weights(state: Named, terms: Terms) -> tuple[Named, Tensor]:
+        """Newton's step from the present weights, or back towards the best so far where they are worse."""
+        s, best, lowest = state["s"], state["best"], state["lowest"]
+        if not bool(terms.loss[0] < lowest[0, 0]):
+            return {"best": best, "lowest": lowest}, (s + best) / 2
+        curve = terms.curve.view(1, count, count)
+        curve = curve + 1e-6 * (1 + curve.diagonal(dim1=-2, dim2=-1).mean()) * torch.eye(count).to(s)
+        return {"best": s, "lowest": terms.loss[:, None]}, newton_step(s, Terms(terms.loss, terms.slope, curve))
+
+    def in_common(rows: Named) -> Named:
+        """Training luck and the scatter of the gains, from all clients that answered."""
+        ratio, size = rows["ratio"], rows["size"]
+        luck = ((ratio - 1) * (size > 0)).sum(0) / size.sum(0).clamp(min=1e-9)
+        luck = luck.clamp(LEAST_LUCK, 1.0)[None]
+        noise = rows["noise"] + luck * rows["within"] / (decision.parts - 1)
+        found = [common_gain(rows["gain"][:, a], noise[:, a]) for a in range(len(names))]
+        return {"luck": luck} | {n: torch.stack([getattr(f, n) for f in found])[None] for n in COMMON}
+
+    def server(average: Server) -> Server:
+        def first(message: Named, hello: Named, clients: int) -> tuple[Named, Named]:
+            s = message["s"]
+            return {"best": s, "lowest": s.new_full((1, 1), torch.inf)} | message, message
+
+        return Server(first, update)
+
+    return Method(init, client, personal, server, average=None)
+
+
+def row(x: Tensor, i: int) -> Tensor:
+    """Client i's row of a message, which may be one row for everybody."""
+    return x[i if len(x) > 1 else 0]
+
+
+def sound(z: Tensor) -> bool:
+    """Whether a client has rows and all voices say numbers of them."""
+    return len(z) > 0 and bool(z.isfinite().all())
+
+
+Voiced = Callable[..., Decision]  # a factory of the catalogue: voices to weigh, options by keyword

@@ -1,0 +1,212 @@
+"""Decisions after training: the weights and chances against what they must be, and the exchange through every door."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fairlead.clients import Clients, InProcess, Node, Remote, engine, only, placed
+from fairlead.core import Federation, InputError, Layout, Plan, Split, Training
+from fairlead.functional import chance_positive, common_gain, stack_weights
+from fairlead.functional.gains import FAR
+from fairlead.functional.stacking import stack_terms
+from fairlead.methods import guard, stack
+from fairlead.methods.voices import ROUNDS, Decision, Voices, Weigh, decide, part_of, rows_together
+from fairlead.metrics import METRICS
+from fairlead.rounds import federate
+
+GUARD = guard(("local", "fedavg"))
+TRAINING = Training()
+
+
+def draws(seed: int, *shape: int) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def test_weights_of_quantities_are_those_of_the_normal_equations() -> None:
+    z, strength, centre = draws(0, 1, 40, 2, 1).double(), 3.0, torch.tensor([[0.5, 0.4]], dtype=torch.float64)
+    y = (0.7 * z[0, :, 0, 0] + 0.2 * z[0, :, 1, 0] + 0.1 * draws(1, 40))[None]
+    found = stack_weights(z, y, torch.ones(1, 40).double(), "quantity", centre, strength)[0]
+    variance = ((z[0, :, 0, 0] - y[0]) ** 2).mean()
+    a = z[0, :, :, 0]
+    wanted = torch.linalg.solve(
+        a.T @ a / variance + 2 * strength * torch.eye(2), a.T @ y[0] / variance + 2 * strength * centre[0]
+    )
+    assert torch.allclose(found, wanted, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["class", "labels"])
+def test_weights_are_optimal_where_positive_and_pushed_down_where_zero(kind: str) -> None:
+    z = draws(2, 1, 60, 3, 4).double()
+    truth = (z[..., 0, :] + 0.5 * draws(3, 1, 60, 4)).double()
+    y = truth.argmax(-1) if kind == "class" else (truth > 0).double()
+    z[..., 2, :] = -z[..., 0, :]  # a voice that is wrong about everything
+    centre, rows = torch.full((1, 3), 1 / 3).double(), torch.ones(1, 60).double()
+    s = stack_weights(z, y, rows, kind, centre, 2.0)
+    slope = stack_terms(z, y, rows, s, kind).slope + 4.0 * (s - centre)
+    assert float(s[0, 2]) == 0.0
+    assert float(slope[0, 2]) > 0
+    assert torch.allclose(slope[s > 0], torch.zeros(int((s > 0).sum())).double(), atol=1e-3)
+
+
+def test_a_strong_pull_leaves_everybody_at_the_common_weights() -> None:
+    z, y = draws(4, 2, 10, 2, 3), torch.arange(20).view(2, 10) % 3
+    s = stack_weights(z, y, torch.ones(2, 10), "class", torch.tensor([[0.3, 0.9]]), 1e6)
+    assert torch.allclose(s, torch.tensor([0.3, 0.9]).expand(2, 2), atol=1e-3)
+
+
+def test_a_client_that_measured_nothing_has_the_chance_of_the_federation() -> None:
+    gains = torch.tensor([0.10, 0.12, 0.08, 0.11, 0.09, 0.10])
+    common = common_gain(gains, torch.full((6,), 1e-4))
+    chance, gain = chance_positive(torch.zeros(1), torch.tensor([FAR]), common, torch.zeros(1))
+    assert float(chance) > 0.95
+    assert float(gain) == pytest.approx(0.1, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("clients", "mean", "scatter"), [(30, 0.0, 0.05), (10, 0.02, 0.03), (4, 0.0, 0.0), (4, 0.02, 0.1)]
+)
+def test_chances_are_kept_by_clients_drawn_at_random(clients: int, mean: float, scatter: float) -> None:
+    """No more than a tenth deploy what makes them lose; a loss is only known because it is simulated."""
+    g = torch.Generator().manual_seed(0)
+    sure = lost = 0
+    for _ in range(300):
+        true = mean + scatter * torch.randn(clients, generator=g)
+        variance = 0.03**2 * (0.5 + torch.rand(clients, generator=g))
+        measured = true + variance.sqrt() * torch.randn(clients, generator=g)
+        luck = torch.full((clients,), 0.01**2)
+        chance, _ = chance_positive(measured, variance, common_gain(measured, variance), luck)
+        deployed = true + luck.sqrt() * torch.randn(clients, generator=g)
+        sure += int((chance >= 0.9).sum())
+        lost += int(((chance >= 0.9) & (deployed < 0)).sum())
+    assert sure > 50
+    assert lost <= 0.1 * 300 * clients
+    if scatter:  # where gains differ, the chance that each is told is kept, too
+        assert lost <= 0.1 * sure + 2 * (0.09 * sure) ** 0.5
+
+
+def answers(good: dict[int, tuple[float, float]], rows: int = 60) -> Federation:
+    """What LOCAL and another voice say of the rows of each client, right with the given chances; three classes."""
+    g = torch.Generator().manual_seed(1)
+    x, y = [], []
+    for own, other in good.values():
+        truth = torch.randint(3, (rows,), generator=g)
+        voices = []
+        for chance in (own, other):
+            said = torch.where(torch.rand(rows, generator=g) < chance, truth, (truth + 1) % 3)
+            voices.append((2.0 * torch.eye(3)[said]).log_softmax(-1))
+        x.append(torch.stack(voices, 1))
+        y.append(truth)
+    train = Split(torch.cat(x), torch.cat(y), torch.arange(len(good) + 1) * rows)
+    none = Split(train.x[:0], train.y[:0], torch.zeros_like(train.starts))
+    return Federation(train, none, none, ("a", "b", "c"))
+
+
+MIXED = {0: (0.6, 0.95), 1: (0.6, 0.95), 2: (0.95, 0.4), 3: (0.9, 0.88), 4: (0.55, 0.9)}
+PLAN = Plan(rounds=ROUNDS, evaluate_every=ROUNDS)
+
+
+def decisions(how: Decision, clients: Clients, plan: Plan = PLAN) -> None:
+    for _ in federate(decide(how, METRICS["accuracy"], "class"), clients, Weigh(len(how.voices)), plan):
+        pass
+
+
+def decided(how: Decision, samples: Federation, on: str = "loop", plan: Plan = PLAN) -> Tensor:
+    with InProcess(samples, TRAINING, engine(on)) as clients:
+        decisions(how, clients, plan)
+        return clients.models(torch.arange(samples.clients))
+
+
+@pytest.mark.parametrize("on", ["loop", "vectorised", "threads", "threads+vectorised"])
+def test_who_is_better_off_alone_stays_alone_on_every_engine(on: str) -> None:
+    rows = decided(GUARD, answers(MIXED), on)
+    weights, worse, gain = rows[:, :2], rows[:, 2], rows[:, 3]
+    assert weights[2].tolist() == [1.0, 0.0]  # the method would have cost it half of its answers
+    assert worse[2] == gain[2] == 0
+    for k in (0, 1, 4):
+        assert weights[k, 1] > weights[k, 0]
+        assert worse[k] <= 0.1
+        assert gain[k] > 0.1
+    assert torch.allclose(rows, decided(GUARD, answers(MIXED)), atol=1e-4)
+
+
+def test_surer_owners_stay_alone_more_often() -> None:
+    samples = answers(dict.fromkeys(range(8), (0.8, 0.83)))
+    home = [int((decided(GUARD._replace(sure=s), samples)[:, 0] == 1).sum()) for s in (0.5, 0.9, 0.999)]
+    assert home[0] <= home[1] <= home[2]
+    assert home[0] < home[2] == 8
+
+
+def test_voices_that_say_no_numbers_are_not_deployed() -> None:
+    samples = answers(MIXED)
+    samples.train.x[0, 1] = torch.nan  # client 0's
+    rows = decided(GUARD, samples)
+    assert rows[0, :2].tolist() == [1.0, 0.0]
+    assert rows[1, 1] > 0.5
+    assert decided(stack(("local", "fedavg")), samples)[0, :2].tolist() == [1.0, 0.0]
+
+
+def test_a_client_without_rows_follows_the_others() -> None:
+    everybody = answers(dict.fromkeys(range(6), (0.5, 0.95)))
+    starts = torch.cat([everybody.train.starts, everybody.train.starts[-1:]])
+    train = Split(everybody.train.x, everybody.train.y, starts)
+    none = Split(train.x[:0], train.y[:0], torch.zeros_like(starts))
+    rows = decided(GUARD, Federation(train, none, none, everybody.classes))
+    assert rows[6, 1] > 0.5
+    assert 0 < rows[6, 2] <= 0.1
+
+
+def test_the_decision_has_the_same_bits_between_machines(tmp_path: Path) -> None:
+    samples, how = answers(MIXED), decide(GUARD, METRICS["accuracy"], "class")
+    plan = Plan(rounds=ROUNDS, evaluate_every=ROUNDS, participation=4)
+    nodes = {
+        k: Node(k, placed(only(samples, k), k, 5), TRAINING, how, Weigh(2), plan, tmp_path / str(k)) for k in range(5)
+    }
+    made_up = Split(torch.full((4, 2, 3), -1.0), torch.zeros(4, dtype=torch.int64), torch.tensor([0, 4]))
+    invented = placed(Federation(made_up, made_up, made_up, samples.classes), 0, 5)
+    sent: list[int] = []
+
+    def send(questions: dict[int, bytes]) -> dict[int, bytes]:
+        replies = {k: nodes[k].answer(question) for k, question in questions.items()}
+        sent.extend(len(reply) for reply in replies.values())
+        return replies
+
+    there = Remote(send, invented, TRAINING, "guard")
+    with InProcess(samples, TRAINING, engine("loop")) as here:
+        decisions(GUARD, here, plan)
+        decisions(GUARD, there, plan)
+        for a, b in zip(here.outputs("train"), there.outputs("train"), strict=True):
+            assert torch.equal(a, b)
+    there.close()
+    for node in nodes.values():
+        node.close()
+
+
+def test_networks_that_answer_as_one() -> None:
+    one, two = nn.Linear(4, 3), nn.Linear(4, 3)
+    module, x = Voices([one, two]), draws(5, 7, 4)
+    layout, own = Layout(module), Layout(one)
+    pieces = [(own, own.read(one)), (own, own.read(two))]
+    weigh = torch.tensor([[0.3, 0.9, 0.05, 0.1, 1.0]])
+    layout.write(rows_together(pieces, weigh, layout)[0], module)
+    wanted = 0.3 * one(x).log_softmax(-1) + 0.9 * two(x).log_softmax(-1)
+    assert torch.allclose(module(x), wanted, atol=1e-6)
+    alone = torch.tensor([[1.0, 0.0, 0.0, 0.0, 0.0]])  # a quantity's: outputs as they are
+    layout.write(rows_together(pieces, alone, layout)[0], module)
+    assert torch.equal(module(x), one(x))
+
+
+def test_parts_are_as_equal_as_they_can_be() -> None:
+    for n in range(12):
+        counts = torch.bincount(part_of(n, 5), minlength=5)
+        assert int(counts.sum()) == n
+        assert int(counts.max() - counts.min()) <= 1
+
+
+@pytest.mark.parametrize("options", [{"sure": 1.0}, {"sure": 0.4}, {"parts": 1}, {"strength": 0.0}])
+def test_options_out_of_range_are_refused(options: dict[str, float]) -> None:
+    with pytest.raises(InputError, match=f"guard: {next(iter(options))} must"):
+        guard(("local", "fedavg"), **options)  # type: ignore[arg-type]
