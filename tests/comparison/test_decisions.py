@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -18,7 +19,7 @@ from fairlead.prediction.predict import load_run, predict
 from fairlead.report import verdict_lines
 from fairlead.runs.run import kept_outputs
 
-SMALL = {"scenario": "rotated-digits", "clients": 4, "rounds": 4, "model": "logistic", "engine": "loop"}
+SMALL: dict[str, Any] = {"scenario": "rotated-digits", "clients": 4, "rounds": 4, "model": "logistic", "engine": "loop"}
 
 
 @pytest.fixture(scope="module")

@@ -134,7 +134,7 @@ def weighed(bench: Bench, name: str, fold: Fold, done: Mapping[str, Trained], me
     """
     how = decision(name, bench.experiment.options)
     assert how is not None
-    place, crossed = f"fold{fold.number}", {}
+    place, crossed = f"fold{fold.number}", dict[str, list[Job]]()
     for voice in how.voices:
         one, crossed[voice] = done[voice], []
         for j, part in enumerate(bench.parts(fold, how.parts, not one.refitted)):

@@ -34,7 +34,7 @@ from fairlead.prediction.predict import Predictor, choose_run, load_run
 from fairlead.report import markdown_table
 from fairlead.runs.files import read_json, write_json
 from fairlead.runs.material import Factory, Material, engine_in
-from fairlead.runs.run import FILES, Job, Run, deployed, finished, kept_outputs, result
+from fairlead.runs.run import FILES, FILES_TO_USE, Job, Run, deployed, finished, kept_outputs, result
 from fairlead.runs.summary import RunSummary, Summary, write_summary
 from fairlead.settings import Experiment, check, resolve, shown
 
@@ -357,7 +357,7 @@ def clear(folder: Path) -> None:
     """Delete a comparison's own files, and nothing else that may lie in its folder."""
     for settings in sorted(folder.glob("runs/**/settings.json")):
         run = settings.parent
-        for path in [run / name for name in FILES] + sorted(run.glob("states/*.safetensors")):
+        for path in [run / name for name in (*FILES, *FILES_TO_USE)] + sorted(run.glob("states/*.safetensors")):
             path.unlink(missing_ok=True)
         for emptied in (run / "states", run):
             if emptied.is_dir() and not any(emptied.iterdir()):

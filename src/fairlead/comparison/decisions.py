@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fairlead.clients import KEPT, InProcess, wrapped
+from fairlead.clients import KEPT, InProcess, States, wrapped
 from fairlead.core import Federation, Layout, NeedsValidationError, Plan, RunError, Split
 from fairlead.data.folds import divide, owner_stream
 from fairlead.functional import voice_outputs
@@ -118,10 +118,11 @@ def deploy(
     def make(job: Job, progress: Progress | None) -> None:
         write_json(job.folder / "settings.json", job.settings())
         weigh, cost = weights_of(job, said(voices), decision, metric)
-        save_snapshot(
-            job.folder / "checkpoint.safetensors",
-            Snapshot(job.experiment.rounds, {}, {}, lambda: {KEPT: together(job, voices, weigh)}, kept_last(job)),
-        )
+        # Clients of a decision have no state but what they deploy.
+        none = {f"state.{n}": x for n, x in States(job.federation.clients, {}).save()().items()}
+        saved = none | {KEPT: together(job, voices, weigh)}
+        last = Best(job.experiment.rounds, 0.0, math.inf, 0)
+        save_snapshot(job.folder / "checkpoint.safetensors", Snapshot(last.round, {}, {}, lambda: saved, last))
         e = job.experiment
         used = describe(job.federation, job.module, job.name, job.entry.method, e.options, e.scenario.column)
         write_json(job.folder / DEPLOYMENT, used.to_json())
@@ -131,11 +132,6 @@ def deploy(
         write_run_summary(job.folder, summary)
 
     return result(job, by=make, extend=extend)
-
-
-def kept_last(job: Job) -> Best:
-    """The last round is the one to deploy."""
-    return Best(job.experiment.rounds, 0.0, math.inf, 0)
 
 
 def weights_of(job: Job, samples: Federation, decision: Decision, metric: Metric) -> tuple[Tensor, dict[str, float]]:
@@ -166,13 +162,15 @@ def together(job: Job, voices: Sequence[Voice], weigh: Tensor) -> Tensor:
 def told(job: Job, voices: Sequence[Voice], decision: Decision, metric: Metric, weigh: Tensor) -> dict[str, Any]:
     """The decision in plain values: client by client, beside what each voice scores on the test rows."""
     layout = Layout(Weigh(len(voices)))
-    of = layout.stacked(weigh.double())
+    of, sd = layout.stacked(weigh.double()), job.federation.target.sd
     names = job.federation.names or tuple(map(str, range(job.federation.clients)))
     scores = {voice.name: _scores(voice.final, metric) for voice in voices}
     clients = []
     for k, name in enumerate(names):
         weights = dict(zip((v.name for v in voices), of["weight"][k].tolist(), strict=True))
-        chance, gain = float(of["worse"][k]), float(of["gain"][k])
+        # Models learn quantities in standard deviations; errors in their own unit are what the page tells.
+        unit = sd[k] if sd and metric.name in ("rmse", "mae") else 1.0
+        chance, gain = float(of["worse"][k]), unit * float(of["gain"][k])
         clients.append({"name": name, "deploys": deploys(weights), "weights": weights, "worse": chance, "gain": gain})
     return {
         "voices": list(decision.voices),
@@ -277,7 +275,7 @@ def records(summary: RunSummary) -> dict[str, list[Any]]:
     """The scores of the only round there is, as the columns of a run's table."""
     count = len(summary["n_test"])
     same = {"round": summary["round"]["round"], "split": "test", "model": "personal", "loss": None}
-    own = {"client": list(range(count)), "accuracy": summary["accuracy"], "n": summary["n_test"]}
+    own: dict[str, list[Any]] = {"client": list(range(count)), "accuracy": summary["accuracy"], "n": summary["n_test"]}
     return {name: [value] * count for name, value in same.items()} | own
 
 

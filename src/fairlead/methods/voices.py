@@ -1,7 +1,7 @@
 """What a client deploys, decided after training from several models of its own: its voices.
 
-LOCAL is the first voice. What the voices say of rows that none of them learned from (`fairlead.comparison.decisions` makes them by
-cross-fitting) are the samples here; a client's are (n, M, K) and lie in the order of the parts of the cross-fitting.
+LOCAL is the first voice. What the voices say of rows that none of them learned from are the samples here; they come
+from cross-fitting (`comparison.decisions`); a client's are (n, M, K) and lie in the order of its parts.
 The decision is a federated method like any other: `decide` runs through the round loop, in one process or between
 machines, with messages of a few numbers.
 
@@ -19,8 +19,10 @@ It decides by itself; whoever has d_k, v_k and the message can follow the decisi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -98,8 +100,6 @@ def voices_together(voices: Sequence[Method]) -> Method:
     """The method of the deployed module. It trains nothing: its models come from the voices' own runs."""
 
     def wrap(module: nn.Module) -> nn.Module:
-        import copy
-
         copies = [copy.deepcopy(module) for _ in voices]
         return Voices([m if v.wrap is None else v.wrap(m) for v, m in zip(voices, copies, strict=True)])
 
@@ -179,111 +179,132 @@ def measured(y: Tensor, outputs: Tensor, alone: Tensor, parts: Tensor, metric: M
 
 def decide(decision: Decision, metric: Metric, kind: str) -> Method:
     """The decision as a federated method; run it for `ROUNDS` rounds with a `Weigh` as its module."""
-    count, names = len(decision.voices), decision.candidates
+    one = _Deciding(decision, metric, kind)
+    return Method(one.init, one.client, one.personal, one.server, average=None)
 
-    def init(params: Tensor, layout: Layout) -> tuple[Named, Named]:
-        empty = params.new_zeros(1, len(names), GRID)
-        first = {"s": params[:, :count].clone(), "luck": params.new_zeros(1, len(names))}
-        return {}, first | dict.fromkeys(COMMON, empty)
 
-    def weights(z: Tensor, y: Tensor, s: Tensor) -> tuple[Tensor, Tensor]:
-        """A client's own weights (M,), and for every part those found without it, (J, M)."""
-        parts = part_of(len(z), decision.parts).to(z.device)
-        others = parts != torch.arange(decision.parts, device=z.device)[:, None]
-        rows = torch.cat([torch.ones_like(others[:1]), others]).to(z)
-        several = len(rows)
-        found = stack_weights(
-            z.expand(several, *z.shape), y.expand(several, *y.shape), rows, kind, s[None], decision.strength
-        )
-        return found[0], found[1:]
+@dataclass(frozen=True)
+class _Deciding:
+    """The parts of the method."""
 
-    def gains(z: Tensor, y: Tensor, crossed: Tensor) -> list[Measured]:
-        parts = part_of(len(z), decision.parts).to(z.device)
-        said = {name: z[:, m] for m, name in enumerate(decision.voices)}
-        said["stack"] = weighed(z, crossed[parts])
-        return [measured(y, said[name], z[:, 0], parts, metric) for name in names]
+    decision: Decision
+    metric: Metric
+    kind: str  # of the targets
 
-    def client(state: Named, message: Named, task: Task) -> tuple[Named, Named]:
+    @property
+    def count(self) -> int:
+        return len(self.decision.voices)
+
+    def init(self, params: Tensor, layout: Layout) -> tuple[Named, Named]:
+        candidates = len(self.decision.candidates)
+        first = {"s": params[:, : self.count].clone(), "luck": params.new_zeros(1, candidates)}
+        return {}, first | {name: params.new_zeros(1, candidates, GRID) for name in COMMON}
+
+    def client(self, state: Named, message: Named, task: Task) -> tuple[Named, Named]:
         replies: list[Named] = []
         for i, (z, y) in enumerate(task.data()):
             s = row(message["s"], i)
-            nothing = [NOTHING] * len(names)
-            terms = stack_terms(z[None], y[None], z.new_ones(1, len(z)), s[None], kind)
-            told = gains(z, y, weights(z, y, s)[1]) if task.round >= ROUNDS and sound(z) else nothing
+            terms = stack_terms(z[None], y[None], z.new_ones(1, len(z)), s[None], self.kind)
+            told = [NOTHING] * len(self.decision.candidates)
+            if task.round >= ROUNDS and sound(z):
+                told = self.gains(z, y, self.weights(z, y, s)[1])
             replies.append(
                 {"loss": terms.loss[:, None], "slope": terms.slope, "curve": terms.curve.flatten(1)}
                 | {f: z.new_tensor([[getattr(m, f) for m in told]]) for f in Measured._fields}
             )
         return {}, {name: torch.cat([reply[name] for reply in replies]) for name in replies[0]}
 
-    def personal(state: Named, message: Named, task: Task) -> Tensor:
+    def weights(self, z: Tensor, y: Tensor, s: Tensor) -> tuple[Tensor, Tensor]:
+        """A client's own weights (M,), and for every part those found without it, (J, M)."""
+        count = self.decision.parts
+        others = part_of(len(z), count).to(z.device) != torch.arange(count, device=z.device)[:, None]
+        rows = torch.cat([torch.ones_like(others[:1]), others]).to(z)
+        z, y = (x.expand(len(rows), *x.shape) for x in (z, y))
+        found = stack_weights(z, y, rows, self.kind, s[None], self.decision.strength)
+        return found[0], found[1:]
+
+    def gains(self, z: Tensor, y: Tensor, crossed: Tensor) -> list[Measured]:
+        """How much better than LOCAL each candidate is; the stack of a row by weights found without the row's part."""
+        parts = part_of(len(z), self.decision.parts).to(z.device)
+        said = {name: z[:, m] for m, name in enumerate(self.decision.voices)}
+        # A candidate of the very name of a voice is that voice; "stack" is no method's name.
+        said["stack"] = (z * crossed[parts][..., None]).sum(1)
+        return [measured(y, said[name], z[:, 0], parts, self.metric) for name in self.decision.candidates]
+
+    def personal(self, state: Named, message: Named, task: Task) -> Tensor:
         rows = []
         for i, (z, y) in enumerate(task.data()):
-            common = [CommonGain(*(row(message[name], i)[a].double() for name in COMMON)) for a in range(len(names))]
-            s_k, crossed = weights(z, y, row(message["s"], i))
-            told = gains(z, y, crossed) if sound(z) else []
-            chosen = choose(told, common, row(message["luck"], i), s_k)
-            rows.append(torch.cat([chosen, z.new_tensor([1.0 if kind == "class" else 0.0])]))
+            s_k, crossed = self.weights(z, y, row(message["s"], i))
+            told = self.gains(z, y, crossed) if sound(z) else [NOTHING] * len(self.decision.candidates)
+            # Who has no rows follows the others; who has a voice that says no numbers stays alone.
+            usable = bool(z.isfinite().all())
+            chosen = self.choose(told, {n: row(message[n], i) for n in ("luck", *COMMON)}, s_k) if usable else None
+            weights, worse, gain = chosen or (_only(0, s_k), 0.0, 0.0)
+            rows.append(torch.cat([weights, z.new_tensor([worse, gain, 1.0 if self.kind == "class" else 0.0])]))
         return torch.stack(rows)
 
-    def choose(told: list[Measured], common: list[CommonGain], luck: Tensor, s_k: Tensor) -> Tensor:
-        """Weights, the chance of being worse than alone, and the gain to expect."""
-        home = torch.zeros_like(s_k)
-        home[0] = 1.0
-        best = torch.cat([home, home.new_zeros(2)])
-        if decision.sure is None:
-            best = torch.cat([s_k, s_k.new_zeros(2)]) if told else best
-        highest = 0.0
-        for name, m, those, share in zip(names, told, common, luck.tolist(), strict=False):
-            d, v, own = (torch.tensor([x]) for x in (m.gain, noise_of(m, share), share * m.within))
-            chance, gain = (float(x) for x in chance_positive(d, v, those, own))
-            if decision.sure is None or (chance >= decision.sure and gain > highest):
-                highest = gain
-                one = torch.eye(count).to(s_k)[decision.voices.index(name)] if name != "stack" else s_k
-                best = torch.cat([one, one.new_tensor([1 - chance, gain])])
+    def choose(self, told: list[Measured], message: Named, s_k: Tensor) -> tuple[Tensor, float, float] | None:
+        """Weights, the chance of being worse than alone, and the gain to expect; None to stay alone."""
+        best = None
+        for a, (name, m) in enumerate(zip(self.decision.candidates, told, strict=True)):
+            share = float(message["luck"][a])
+            d, v, luck = (torch.tensor([x]) for x in (m.gain, self.noise(m.noise, m.within, share), share * m.within))
+            common = CommonGain(*(on_host(message[field][a]).double() for field in COMMON))
+            chance, gain = (float(x) for x in chance_positive(d, v, common, luck))
+            sure = self.decision.sure is None or chance >= self.decision.sure
+            if sure and (best is None or gain > best[2]):
+                weights = s_k if name == "stack" else _only(self.decision.voices.index(name), s_k)
+                best = weights, 1 - chance, gain
         return best
 
-    def noise_of(m: Measured, share: float) -> float:
-        # Parts have most train rows in common: their mean has the luck of one less.
-        return m.noise + share * m.within / (decision.parts - 1)
+    def noise(self, rows: Any, within: Any, luck: Any) -> Any:
+        """The variance of a gain: of its rows and of training. Parts have most train rows in common, so that their
+        mean has the luck of one part less."""
+        return rows + luck * within / (self.decision.parts - 1)
 
-    def update(state: Named, rows: Named, cohort: Cohort) -> tuple[Named, Named]:
+    def server(self, average: Server) -> Server:
+        def init(message: Named, hello: Named, clients: int) -> tuple[Named, Named]:
+            s = message["s"]
+            return {"best": s, "lowest": s.new_full((1, 1), torch.inf)} | message, message
+
+        return Server(init, self.update)
+
+    def update(self, state: Named, rows: Named, cohort: Cohort) -> tuple[Named, Named]:
         message = {name: state[name] for name in ("s", "luck", *COMMON)}
+        known = {name: state[name] for name in ("best", "lowest")}
         if cohort.round < ROUNDS:
             terms = Terms(*(rows[n].sum(0, keepdim=True) for n in ("loss", "slope", "curve")))
-            after, message["s"] = next_weights(state, terms)
+            known, message["s"] = self.next_weights(state, terms)
         else:
-            after = {name: state[name] for name in ("best", "lowest")}
-            message |= in_common({n: on_host(rows[n]).double() for n in Measured._fields})
+            message |= self.in_common({n: on_host(rows[n]).double() for n in Measured._fields})
         message = {name: x.to(state["s"]) for name, x in message.items()}
-        return after | message, message
+        return known | message, message
 
-    def next_weights(state: Named, terms: Terms) -> tuple[Named, Tensor]:
+    def next_weights(self, state: Named, terms: Terms) -> tuple[Named, Tensor]:
         """Newton's step from the present weights, or back towards the best so far where they are worse."""
         s, best, lowest = state["s"], state["best"], state["lowest"]
-        if not bool(terms.loss[0] < lowest[0, 0]):
+        loss = terms.loss
+        if not bool(on_host(loss < lowest).all()):
             return {"best": best, "lowest": lowest}, (s + best) / 2
-        curve = terms.curve.view(1, count, count)
-        curve = curve + 1e-6 * (1 + curve.diagonal(dim1=-2, dim2=-1).mean()) * torch.eye(count).to(s)
-        return {"best": s, "lowest": terms.loss[:, None]}, newton_step(s, Terms(terms.loss, terms.slope, curve))
+        curve = terms.curve.view(1, self.count, self.count)
+        curve = curve + 1e-6 * (1 + curve.diagonal(dim1=-2, dim2=-1).mean()) * torch.eye(self.count).to(s)
+        return {"best": s, "lowest": loss}, newton_step(s, Terms(loss, terms.slope, curve))
 
-    def in_common(rows: Named) -> Named:
+    def in_common(self, rows: Named) -> Named:
         """Training luck and the scatter of the gains, from all clients that answered."""
         ratio, size = rows["ratio"], rows["size"]
         luck = ((ratio - 1) * (size > 0)).sum(0) / size.sum(0).clamp(min=1e-9)
         luck = luck.clamp(LEAST_LUCK, 1.0)[None]
-        noise = rows["noise"] + luck * rows["within"] / (decision.parts - 1)
-        found = [common_gain(rows["gain"][:, a], noise[:, a]) for a in range(len(names))]
+        noise: Tensor = self.noise(rows["noise"], rows["within"], luck)
+        found = [common_gain(rows["gain"][:, a], noise[:, a]) for a in range(noise.shape[1])]
         return {"luck": luck} | {n: torch.stack([getattr(f, n) for f in found])[None] for n in COMMON}
 
-    def server(average: Server) -> Server:
-        def first(message: Named, hello: Named, clients: int) -> tuple[Named, Named]:
-            s = message["s"]
-            return {"best": s, "lowest": s.new_full((1, 1), torch.inf)} | message, message
 
-        return Server(first, update)
-
-    return Method(init, client, personal, server, average=None)
+def _only(voice: int, like: Tensor) -> Tensor:
+    """The weights of one voice alone."""
+    weights = torch.zeros_like(like)
+    weights[voice] = 1.0
+    return weights
 
 
 def row(x: Tensor, i: int) -> Tensor:
@@ -294,6 +315,3 @@ def row(x: Tensor, i: int) -> Tensor:
 def sound(z: Tensor) -> bool:
     """Whether a client has rows and all voices say numbers of them."""
     return len(z) > 0 and bool(z.isfinite().all())
-
-
-Voiced = Callable[..., Decision]  # a factory of the catalogue: voices to weigh, options by keyword

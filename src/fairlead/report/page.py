@@ -26,6 +26,7 @@ from fairlead.report.tables import (
     basis,
     caption,
     data_notes,
+    decision_lines,
     facts,
     headings,
     headline,
@@ -103,6 +104,7 @@ def _page(summary: Summary, drawings: dict[str, str]) -> str:
         "<h2>How much</h2>",
         _ways(summary),
         *(f"<p class='soft'>{escape(text)}</p>" for text in [*marks(summary), *newcomers(summary), caption(summary)]),
+        _decided(summary),
         _owners(summary, drawings),
         _sure(summary),
         _training(summary, drawings["curves"]),
@@ -163,6 +165,36 @@ def _ways(summary: Summary) -> str:
             top = f"<tr class='group'><th scope='rowgroup' colspan='{len(heads)}'>{title}</th></tr>"
             groups.append(f"<tbody>{top}{''.join(body)}</tbody>")
     return parts.table(heads, groups, bodies=True)
+
+
+def _decided(summary: Summary) -> str:
+    """What owners deploy where that is decided after training, with the weights that explain it."""
+    told = []
+    for name, entry in summary["methods"].items():
+        found = entry.get("decisions")
+        if not found:
+            continue
+        voices, m = found[0]["voices"], measure(summary)
+        body = []
+        for k, client in enumerate(found[0]["clients"]):
+            mine = [one["clients"][k] for one in found]
+            deployed = ", ".join(
+                f"{what}{f' {n}x' if len(mine) > 1 else ''}" for what, n in Counter(c["deploys"] for c in mine).items()
+            )
+            weights = [f"{sum(c['weights'][voice] for c in mine) / len(mine):.2f}" for voice in voices]
+            chance = f"{100 * sum(c['worse'] for c in mine) / len(mine):.0f}%"
+            gain = m.gain(sum(c["gain"] for c in mine) / len(mine))
+            body.append(parts.line([client["name"], deployed, *weights, gain, chance], owner=client["name"]))
+        head = [
+            "Owner",
+            "Deploys",
+            *(f"Weight of {voice}" for voice in voices),
+            f"Expected gain{m.unit}",
+            "Chance of being worse off",
+        ]
+        told.append(f"<details><summary><b>{escape(name)}</b></summary>{parts.table(head, body)}</details>")
+    lines = "".join(f"<p>{escape(text)}</p>" for text in decision_lines(summary))
+    return f"<h2>What owners deploy</h2>{lines}{''.join(told)}" if told else ""
 
 
 def _owners(summary: Summary, drawings: dict[str, str]) -> str:

@@ -45,8 +45,8 @@ logger = logging.getLogger(__name__)
 
 CHECKPOINT_SECONDS = 20.0
 DECISION = "decision.json"
-FILES = ("settings.json", "records.parquet", "rounds.parquet", "checkpoint.safetensors", "summary.json", DEPLOYMENT)
-FILES += (DECISION,)
+FILES = ("settings.json", "records.parquet", "rounds.parquet", "checkpoint.safetensors", "summary.json")
+FILES_TO_USE = (DEPLOYMENT, DECISION)
 MEMORY_BYTES = 2**32  # of states; more live in files
 Progress = Callable[[int], None]  # called with the number of the round just done
 
