@@ -260,7 +260,9 @@ def test_cells_side_by_side_leave_what_one_after_another_would(tmp_path: Path, m
     alone = collect(one, tmp_path / "alone", data_dir=None, seeds=1)
     told = []
     broken = replace(one, entries={**one.entries, ("FedAvg", "nowhere"): unknown})
-    side_by_side(broken, tmp_path / "side by side", data_dir=None, seeds=1, jobs=2, progress=lambda *step: told.append(step))
+    side_by_side(
+        broken, tmp_path / "side by side", data_dir=None, seeds=1, jobs=2, progress=lambda *step: told.append(step)
+    )
     assert told[-1][0] == pytest.approx(told[-1][1])
     monkeypatch.setattr(runs, "train", lambda *_: pytest.fail("a cell that another process has trained"))
     together = collect(one, tmp_path / "side by side", data_dir=None, seeds=1)
