@@ -113,7 +113,9 @@ class Settings(BaseModel):
     )
     folds: int | None = Field(None, description="Folds that test every row once; 1: a single test part.")
     metric: str | None = Field(None, description="What verdicts are about, e.g. accuracy, auroc, rmse.")
-    engine: str | None = Field(None, description="auto, loop, vectorised, threads or threads+vectorised.")
+    engine: str | None = Field(
+        None, description="auto, loop, vectorised, threads, threads+vectorised, ray or ray:ADDRESS."
+    )
     device: Literal["auto", "cpu", "cuda", "mps"] | None = Field(
         None, description="cpu unless you say otherwise; auto is a GPU where there is one."
     )

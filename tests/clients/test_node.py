@@ -153,10 +153,13 @@ class Absent(InProcess):
         return super().train(ids[ids != 1], round, message)._replace(absent={1: "answer did not come"})
 
 
-@pytest.mark.parametrize("how", ["not asked", "answer lost", "not a number", "other shape", "old answer", "noise"])
+HOW = ["not asked", "answer lost", "not a number", "other shape", "old answer", "noise", "too large"]
+
+
+@pytest.mark.parametrize("how", HOW)
 @pytest.mark.parametrize("name", ["scaffold", "ditto", "fedora"])
 def test_a_client_without_a_sound_answer_is_as_if_it_had_not_been_asked(name: str, how: str, tmp_path: Path) -> None:
-    plan = Plan(rounds=4, evaluate_every=1)
+    plan = Plan(rounds=4, evaluate_every=4)
     nodes = at_nodes(parse(name), plan, tmp_path)
     last: dict[int, bytes] = {}
 
@@ -167,13 +170,14 @@ def test_a_client_without_a_sound_answer_is_as_if_it_had_not_been_asked(name: st
             "not a number": reply.rows | {entry: row * torch.nan},
             "other shape": reply.rows | {entry: torch.cat([row, row])},
         }
-        return b"noise" if how == "noise" else pack_reply(reply._replace(rows=changed[how]))
+        sent = {"noise": b"noise", "too large": bytes(1_000_000)}
+        return sent[how] if how in sent else pack_reply(reply._replace(rows=changed[how]))
 
     def send(questions: dict[int, bytes]) -> dict[int, bytes]:
         ask, _ = unpack_ask(next(iter(questions.values())))
         bad = ask.what == "train" and ask.round == 2
         came = {k: nodes[k].answer(q) for k, q in questions.items() if not (bad and how == "not asked" and k == 1)}
-        if bad and how in ("not a number", "other shape", "noise"):
+        if bad and how in ("not a number", "other shape", "noise", "too large"):
             came[1] = spoilt(unpack_reply(came[1]))
         elif bad and how == "old answer":
             came[1] = last[1]
@@ -185,6 +189,32 @@ def test_a_client_without_a_sound_answer_is_as_if_it_had_not_been_asked(name: st
     found = go(name, remote(send), plan)
     assert [r.dropped for r, _ in found] == [[], [1], [], []]
     same(found, go(name, Absent(FEDERATION, TRAINING, engine("loop")), plan))
+
+
+def test_a_round_is_one_exchange_and_who_misses_it_misses_that_round_alone(tmp_path: Path) -> None:
+    plan = Plan(rounds=4, evaluate_every=1)
+    nodes = at_nodes(parse("ditto"), plan, tmp_path)
+    asked: list[tuple[str, int, list[int]]] = []
+    noticed: list[tuple[int, str, int, str]] = []
+
+    def send(questions: dict[int, bytes]) -> dict[int, bytes | str]:
+        ask, _ = unpack_ask(next(iter(questions.values())))
+        asked.append((ask.what, ask.round, sorted(questions)))
+        came: dict[int, bytes | str] = {k: nodes[k].answer(q) for k, q in questions.items()}
+        return came | ({1: "node is gone"} if (ask.what, ask.round) == ("score", 2) else {})
+
+    there = Remote(
+        send, made_up(3), TRAINING, "test", lambda k, ask, why: noticed.append((k, ask.what, ask.round, why))
+    )
+    found = go("ditto", there, plan)
+    everybody = [0, 1, 2]
+    scores = [("score", t, everybody) for t in range(1, 5)]
+    assert asked == [("greet", 0, everybody), ("train", 1, everybody), *scores]
+    assert [r.dropped for r, _ in found] == [[], [], [1], []]
+    assert noticed == [(1, "score", 2, "node is gone")]
+    accuracies = [r.scores[0].values["accuracy"].isnan().tolist() for r, _ in found]
+    assert accuracies[1] == [False, True, False]
+    assert accuracies[3] == [False, False, False]
 
 
 def test_a_client_that_diverges_on_its_node_is_left_out_as_in_one_process(

@@ -9,6 +9,7 @@ has all clients in this process, and an engine says how their work is laid out o
 | vectorised | all, stacked by `torch.func.vmap` | 1 |
 | threads | one per worker | one per core |
 | threads+vectorised | each worker stacks its share | one per core |
+| ray, ray:ADDRESS | as threads+vectorised, in processes of a Ray cluster | one process per core or GPU |
 | auto | whichever of the last two trains a few batches faster here | one per core |
 
 Every engine computes the same numbers up to rounding, and each repeats itself bit for bit.
@@ -19,13 +20,15 @@ from fairlead.clients.door import Answer, Clients, Greeting, Saved, payload
 from fairlead.clients.exchange import Exchange, first_state, scored, wrapped
 from fairlead.clients.inprocess import KEPT, InProcess, check_models
 from fairlead.clients.node import Node, only, placed
-from fairlead.clients.pool import ENGINES, Engine, Pool, engine
+from fairlead.clients.pool import ENGINES, RAY, Engine, Pool, engine
 from fairlead.clients.remote import Remote
+from fairlead.clients.shards import Sharded
 from fairlead.clients.states import States, StateStore
 
 __all__ = [
     "ENGINES",
     "KEPT",
+    "RAY",
     "Answer",
     "Clients",
     "Engine",
@@ -36,6 +39,7 @@ __all__ = [
     "Pool",
     "Remote",
     "Saved",
+    "Sharded",
     "StateStore",
     "States",
     "check_models",

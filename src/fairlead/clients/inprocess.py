@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from types import TracebackType
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -28,11 +29,18 @@ MODELS_BYTES = 2**32  # models to deploy are kept if all clients' take no more; 
 KEPT = "kept.models"  # where `save` puts the models to deploy, (N, D), if they are kept
 
 
+class Here(NamedTuple):
+    """Which of a federation's clients are in this process, where others are elsewhere (see `shards`)."""
+
+    ids: Tensor  # ascending
+    validated: bool  # whether anybody, here or elsewhere, has validation samples
+
+
 class InProcess:
     """The first implementation of `Clients`. They work on the device of the module they are started with.
 
     `store` makes the place where states are kept between rounds. The worker threads end with the `with` block, or when
-    nothing refers to this object any more.
+    nothing refers to this object any more. `here` says which clients are in this process; all, if it is left out.
     """
 
     def __init__(
@@ -41,8 +49,10 @@ class InProcess:
         training: Training,
         engine: Engine,
         store: Callable[[int, Named], StateStore] = States,
+        here: Here | None = None,
     ) -> None:
         self.count = federation.clients
+        self._here = here or Here(torch.arange(self.count), bool(len(federation.validation.y)))
         self._federation, self._training, self._engine, self._store = federation, training, engine, store
         self._pool: Pool | None = None
 
@@ -51,7 +61,7 @@ class InProcess:
         check_targets("this method", method, self._federation)
         layout = Layout(module)
         check_models(plan.select, self.count, layout.size)
-        splits: tuple[SplitName, ...] = ("validation", "test") if len(self._federation.validation.y) else ("test",)
+        splits: tuple[SplitName, ...] = ("validation", "test") if self._here.validated else ("test",)
         keeps = _bytes(self.count, layout.size) <= MODELS_BYTES
         self._exchange = Exchange(method, plan, splits, keeps)
         self._block = max(1, BLOCK_BYTES // (4 * layout.size))
@@ -60,7 +70,7 @@ class InProcess:
         self._pool = self._engine.start(module, layout, samples, self._training, plan.seed)
         self._states = self._store(self.count, first_state(method, module))
         self._scored: list[tuple[Tensor, Named]] = []  # ids and models, as they were scored last
-        self._kept: Tensor | None = None  # the models to deploy, (N, D)
+        self._kept: Tensor | None = None  # the models to deploy of the clients here, (N, D)
         self._last: tuple[int, Named] = 0, {}  # round and message that models were made of, where they are not kept
 
     def greet(self, hello: bool) -> Greeting:
@@ -72,7 +82,7 @@ class InProcess:
         }
         if not hello or self._exchange.method.hello is None:
             return Greeting(samples, {})
-        return Greeting(samples, self._ask(self._exchange.greet, torch.arange(self.count), 0, {}, {})[1])
+        return Greeting(samples, self._ask(self._exchange.greet, self._here.ids, 0, {}, {})[1])
 
     def train(self, ids: Tensor, round: int, message: Named) -> Answer:
         """A round of these clients; one whose numbers are not finite keeps its old state and its reply goes nowhere."""
@@ -113,7 +123,7 @@ class InProcess:
     def models(self, ids: Tensor) -> Tensor:
         """The models that these clients deploy, (C, D)."""
         if self._kept is not None:
-            return self._kept[ids]
+            return self._kept[torch.searchsorted(self._here.ids, ids)]
         round, message = self._last
         return self._ask(_personal(self._exchange.method), ids, round, self._states.get(ids), message)[0]["models"]
 
@@ -121,7 +131,7 @@ class InProcess:
         """What each client's model to deploy makes of its own samples."""
         sizes = getattr(self._federation, split).sizes.tolist()
         found: list[Tensor] = [torch.empty(0)] * self.count
-        for ids in torch.split(torch.arange(self.count), self._block):
+        for ids in torch.split(self._here.ids, self._block):
             models = {"models": self.models(ids)}
             for chunk, (_, made) in self._running().chunks(partial(outputs, split), ids, self._last[0], models, {}):
                 for k, rows in zip(ids[chunk].tolist(), made["outputs"], strict=True):

@@ -18,7 +18,7 @@ from torch import nn
 
 from fairlead.clients.exchange import NOT_FINITE, Exchange, finite, first_state, outputs, wrapped
 from fairlead.clients.pool import Work, engine
-from fairlead.clients.wire import Ask, Reply, pack, pack_reply, unpack_ask
+from fairlead.clients.wire import AHEAD, Ask, Reply, pack, pack_reply, unpack_ask
 from fairlead.core.errors import FairleadError, RunError, require
 from fairlead.core.files import atomically
 from fairlead.core.layout import Layout
@@ -84,7 +84,15 @@ class Node:
         work = exchange.newcomers if ask.what == "newcomers" else exchange.score
         models, metrics = self._do(work, ask.round, state, message)
         self._write(ask, "model", ask.round, models, {ask.round, *ask.models})
-        return Reply(ask, metrics)
+        return Reply(ask, metrics | (self._ahead(ask, message) if ask.ahead else {}))
+
+    def _ahead(self, ask: Ask, message: Named) -> Named:
+        """The reply of the next round, so that it takes no message of its own; nothing where training fails."""
+        try:
+            rows = self._train(replace(ask, what="train", round=ask.round + 1), message).rows
+        except FairleadError:
+            return {}  # the server asks again, and is told why
+        return {f"{AHEAD}{n}": x for n, x in rows.items()}
 
     def _greet(self, ask: Ask) -> Named:
         sizes = {

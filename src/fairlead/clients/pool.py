@@ -41,6 +41,7 @@ class Engine:
     name: str
     workers: int
     stacked: bool
+    address: str = ""  # of a Ray cluster, where clients are in its processes (see `shards`)
 
     def plan(self, sizes: Tensor, most: int = 2**31) -> list[list[int]]:
         """Positions in the cohort, in chunks of at most so many to be worked on together, the heaviest first."""
@@ -70,6 +71,7 @@ class Engine:
         return Pool(self, module, layout, federation, training, seed)
 
 
+RAY = "ray"
 ENGINES: dict[str, Callable[[], Engine]] = {
     "loop": lambda: Engine("loop", 1, stacked=False),
     "vectorised": lambda: Engine("vectorised", 1, stacked=True),
@@ -79,9 +81,12 @@ ENGINES: dict[str, Callable[[], Engine]] = {
 
 
 def engine(name: str) -> Engine:
-    """The engine of that name ('auto' is chosen for a model, by `choose`)."""
+    """The engine of that name ('auto' is chosen for a model, by `choose`); 'ray:ADDRESS' is 'ray' at an address."""
+    kind, _, address = name.partition(":")
+    if kind == RAY:
+        return Engine(RAY, cores(), stacked=True, address=address)
     if name not in ENGINES:
-        raise InputError(f"engine '{name}' is unknown; {nearest(name, [*ENGINES, 'auto'])}")
+        raise InputError(f"engine '{name}' is unknown; {nearest(name, [*ENGINES, RAY, 'auto'])}")
     return ENGINES[name]()
 
 

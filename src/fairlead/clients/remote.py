@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +15,7 @@ from fairlead.clients.door import Answer, Greeting, Saved
 from fairlead.clients.exchange import NOT_FINITE, Exchange, finite, first_state, gradient_samples, outputs
 from fairlead.clients.node import SPLITS
 from fairlead.clients.pool import Pool, Work, engine
-from fairlead.clients.wire import Ask, Reply, pack_ask, row_for, unpack_reply
+from fairlead.clients.wire import AHEAD, Ask, Reply, pack_ask, row_for, unpack_reply
 from fairlead.core.errors import EngineError, FairleadError
 from fairlead.core.layout import Layout
 from fairlead.core.plan import Plan
@@ -21,8 +23,24 @@ from fairlead.core.task import SplitName
 from fairlead.core.training import Training
 from fairlead.core.types import Federation, Method, Named
 
-Send = Callable[[dict[int, bytes]], Mapping[int, bytes]]  # a question for each client -> the answers that came
+# A question for each client -> the answers that came; a text says why one did not, as the end of a sentence about it.
+Send = Callable[[dict[int, bytes]], Mapping[int, bytes | str]]
+Notice = Callable[[int, Ask, str], None]  # called with a client that gave no sound answer, the question, and why
 Shapes = dict[str, tuple[tuple[int, ...], torch.dtype]]  # of one client's row, by name
+HEADER_BYTES = 2**16  # that an answer may have beside its tensors
+
+
+class Came(NamedTuple):
+    """What came of a question: sound answers, and why others are missing, by client."""
+
+    sound: dict[int, Named]
+    absent: dict[int, str]
+
+    def answer(self, wanted: Shapes) -> Answer:
+        """The same as the round loop takes it."""
+        ids = sorted(self.sound)
+        rows = {n: torch.cat([self.sound[k][n] for k in ids]) for n in wanted if ids}
+        return Answer(torch.tensor(ids, dtype=torch.int64), rows, self.absent)
 
 
 class Remote:
@@ -31,12 +49,16 @@ class Remote:
     `made_up` has a few samples of client 0, invented, of the shapes that all clients' have: the server rehearses every
     question with them and refuses answers of other names, shapes or types. `run` names this run at the nodes. Where a
     method neither sends nor wants anything (LOCAL), rounds of training wait for the next scores and are then asked for
-    together: a client trains them alone.
+    together: a client trains them alone. Where everybody takes part in every round, a client that is asked for its
+    scores trains the next round at once, so that a round is one exchange.
     """
 
-    def __init__(self, send: Send, made_up: Federation, training: Training, run: str) -> None:
+    def __init__(
+        self, send: Send, made_up: Federation, training: Training, run: str, notice: Notice | None = None
+    ) -> None:
         self.count = made_up.clients
         self._send, self._made_up, self._training, self._run = send, made_up, training, run
+        self._notice = notice or (lambda client, ask, why: None)
 
     def start(self, method: Method, module: nn.Module, plan: Plan) -> None:
         """Get ready for a run; nothing is sent yet."""
@@ -49,16 +71,18 @@ class Remote:
         self._pending = torch.zeros(0, 2, dtype=torch.int64)  # clients and rounds that wait
         self._kept = 0  # the round whose models are to be deployed
         self._saved: list[tuple[Tensor, int]] = []  # base and kept round of the last checkpoints
+        self.samples: dict[SplitName, Tensor] = {}  # (N,) each, once the clients have greeted
+        self._ahead: tuple[int, Named, Came] = 0, {}, Came({}, {})  # round, message and answers that came ahead
 
     def greet(self, hello: bool) -> Greeting:
         """Everybody's number of samples, and what the method's `hello` makes; all must answer."""
         wanted: Shapes = {f"samples.{split}": ((1,), torch.int64) for split in SPLITS}
         if hello:
             wanted |= {f"hello.{n}": shape for n, shape in self._rehearsed(self._exchange.greet, {}).items()}
-        answer = self._ask(Ask(self._run, "greet", hello=hello), torch.arange(self.count), {}, wanted)
+        answer = self._ask(Ask(self._run, "greet", hello=hello), torch.arange(self.count), {}, wanted).answer(wanted)
         _all_of(answer)
         samples = {split: answer.rows[f"samples.{split}"][:, 0] for split in SPLITS}
-        self._sizes = samples
+        self.samples = samples
         if not bool(samples["validation"].any()):
             self._exchange = replace(self._exchange, splits=("test",))
         rows = {n.removeprefix("hello."): x for n, x in answer.rows.items() if n.startswith("hello.")}
@@ -70,18 +94,31 @@ class Remote:
         samples = partial(gradient_samples, self._training)
         if not message and not wanted:
             self._pending = torch.cat([self._pending, torch.stack([ids, torch.full_like(ids, round)], 1)])
-            return Answer(ids, {}, {}, samples(self._sizes["train"][ids]))
-        answer = self._ask(Ask(self._run, "train", round), ids, message, wanted)
+            return Answer(ids, {}, {}, samples(self.samples["train"][ids]))
+        ahead, said, came = self._ahead
+        if ahead != round or said is not message:
+            came = Came({}, {})
+        others = torch.tensor([k for k in ids.tolist() if k not in came.sound and k not in came.absent])
+        if len(others):
+            more = self._ask(Ask(self._run, "train", round), others, message, wanted)
+            came = Came(came.sound | more.sound, came.absent | more.absent)
+        answer = came.answer(wanted)
         sound = finite(list(answer.rows.values()), len(answer.ids))
         absent = dict(answer.absent) | dict.fromkeys(answer.ids[~sound].tolist(), NOT_FINITE)
+        for k in answer.ids[~sound].tolist():
+            self._notice(k, Ask(self._run, "train", round), NOT_FINITE)
         ids, rows = answer.ids[sound], {n: x[sound] for n, x in answer.rows.items()}
         self._base = self._base.index_fill(0, ids, round)
-        return Answer(ids, rows, absent, samples(self._sizes["train"][ids]))
+        return Answer(ids, rows, absent, samples(self.samples["train"][ids]))
 
     def score(self, ids: Tensor, round: int, message: Named) -> Answer:
         """Metrics of the models these clients would deploy now."""
         wanted = self._rehearsed(self._exchange.score, message)
-        answer = self._ask(Ask(self._run, "score", round), ids, message, wanted)
+        next_one = self._next(round, message)
+        came = self._ask(Ask(self._run, "score", round, ahead=bool(next_one)), ids, message, wanted, next_one)
+        sound = {k: _without(AHEAD, rows) for k, rows in came.sound.items() if set(next_one) <= set(rows)}
+        self._ahead = (round + 1, message, Came(sound, came.absent)) if next_one else (0, {}, Came({}, {}))
+        answer = came.answer(wanted)
         for k in answer.ids.tolist():
             alone = self._alone(k)
             if alone:
@@ -92,12 +129,12 @@ class Remote:
     def join(self, ids: Tensor, round: int, message: Named) -> Answer:
         """Replies of clients that never took part."""
         wanted = self._rehearsed(self._exchange.join, message)
-        return self._ask(Ask(self._run, "join", round), ids, message, wanted)
+        return self._ask(Ask(self._run, "join", round), ids, message, wanted).answer(wanted)
 
     def newcomers(self, ids: Tensor, round: int, message: Named) -> Answer:
         """Metrics of what clients that never took part would deploy."""
         wanted = self._rehearsed(self._exchange.newcomers, message)
-        return self._ask(Ask(self._run, "newcomers", round), ids, message, wanted)
+        return self._ask(Ask(self._run, "newcomers", round), ids, message, wanted).answer(wanted)
 
     def keep(self, round: int) -> None:
         """The models scored in this round are to be deployed; nodes learn of it with the next question."""
@@ -107,9 +144,10 @@ class Remote:
         """What each client's model to deploy makes of its own samples; all must answer."""
         made = self._pool.map(partial(outputs, split), torch.tensor([0]), 0, {"models": self._params}, {})[1]["outputs"]
         found: list[Tensor] = []
-        for k, size in enumerate(self._sizes[split].tolist()):
+        for k, size in enumerate(self.samples[split].tolist()):
             wanted: Shapes = {"outputs": ((size, *made.shape[2:]), made.dtype)}
-            answer = self._ask(Ask(self._run, "outputs", self._kept, split=split), torch.tensor([k]), {}, wanted)
+            ask = Ask(self._run, "outputs", self._kept, split=split)
+            answer = self._ask(ask, torch.tensor([k]), {}, wanted).answer(wanted)
             _all_of(answer)
             found.append(answer.rows["outputs"][0])
         return found
@@ -137,20 +175,27 @@ class Remote:
     def _alone(self, k: int) -> tuple[int, ...]:
         return tuple(self._pending[self._pending[:, 0] == k, 1].tolist())
 
-    def _ask(self, ask: Ask, ids: Tensor, message: Named, wanted: Shapes) -> Answer:
-        """Ask these clients, and take what is as it was rehearsed."""
+    def _next(self, round: int, message: Named) -> Shapes:
+        """What the next round's replies are, where it may be trained ahead; else nothing."""
+        plan = self._plan
+        everybody = plan.participation == 1 or plan.participation >= self.count
+        if not everybody or round >= plan.rounds or not message:
+            return {}
+        return {f"{AHEAD}{n}": shape for n, shape in self._rehearsed(self._exchange.train, message).items()}
+
+    def _ask(self, ask: Ask, ids: Tensor, message: Named, wanted: Shapes, more: Shapes | None = None) -> Came:
+        """Ask these clients, and take what is as it was rehearsed; all of `more` may come with it, or nothing."""
         asked = {k: self._for_client(k, ask) for k in ids.tolist()}
         questions = {k: pack_ask(mine, row_for(k, message, self._method.picks)) for k, mine in asked.items()}
-        came = self._send(questions)
-        sound: dict[int, Named] = {}
-        absent: dict[int, str] = {}
+        answers = self._send(questions)
+        came = Came({}, {})
         for k, mine in asked.items():
             try:
-                sound[k] = checked(came.get(k), mine, wanted)
+                came.sound[k] = checked(answers.get(k), mine, wanted, more or {})
             except FairleadError as error:
-                absent[k] = str(error)
-        rows = {n: torch.cat([row[n] for row in sound.values()]) for n in wanted if sound}
-        return Answer(torch.tensor(list(sound), dtype=torch.int64), rows, absent)
+                came.absent[k] = str(error)
+                self._notice(k, mine, str(error))
+        return came
 
     def _for_client(self, k: int, ask: Ask) -> Ask:
         """The question with what this client needs to know beside it."""
@@ -180,17 +225,24 @@ def _all_of(answer: Answer) -> None:
         raise EngineError(f"client {k} must answer before the run can go on, but its {reason}")
 
 
-def checked(came: bytes | None, ask: Ask, wanted: Shapes) -> Named:
+def _without(prefix: str, rows: Named) -> Named:
+    return {n.removeprefix(prefix): x for n, x in rows.items() if n.startswith(prefix)}
+
+
+def checked(came: bytes | str | None, ask: Ask, wanted: Shapes, more: Shapes) -> Named:
     """One client's row, if it is what was asked for; what is wrong ends a sentence about the client."""
-    if came is None:
-        raise EngineError("answer did not come")
+    if came is None or isinstance(came, str):
+        raise EngineError(came or "answer did not come")
+    most = HEADER_BYTES + sum(math.prod(shape) * kind.itemsize for shape, kind in (wanted | more).values())
+    if len(came) > most:  # before anything in it is looked at
+        raise EngineError(f"answer has {len(came):,} bytes, expected {most:,} at most")
     reply: Reply = unpack_reply(came)
     if reply.refused:
         raise EngineError(reply.refused)
     if reply.ask != ask:
         raise EngineError(f"answer is to another question ({reply.ask.what}, round {reply.ask.round})")
     found = {n: (tuple(x.shape), x.dtype) for n, x in reply.rows.items()}
-    expected = {n: ((1, *shape), kind) for n, (shape, kind) in wanted.items()}
-    if found != expected:
+    expected, whole = ({n: ((1, *shape), kind) for n, (shape, kind) in s.items()} for s in (wanted, wanted | more))
+    if found not in (expected, whole):
         raise EngineError(f"answer has other tensors than rehearsed: {found}, expected {expected}")
     return reply.rows

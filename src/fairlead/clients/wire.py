@@ -18,6 +18,7 @@ from fairlead.core.types import Named
 
 What = Literal["greet", "train", "score", "join", "newcomers", "outputs"]
 HEADER = "fairlead"
+AHEAD = "ahead."  # before the names of what was trained ahead
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,7 @@ class Ask:
     base: int = 0  # the round after which the client's state counts; 0: its first one
     alone: tuple[int, ...] = ()  # rounds to train in before that, without hearing from the server
     splits: tuple[SplitName, ...] = ("validation", "test")  # on which models are scored
+    ahead: bool = False  # whether to train the next round at once, from the same message
     hello: bool = False  # whether to greet with what the method wants to know
     split: SplitName = "test"  # whose outputs are asked for
     states: tuple[int, ...] = ()  # rounds whose states the server may come back to

@@ -199,6 +199,31 @@ def recode(column: Column, feature: Feature, codes: Codes) -> Codes:
     return table[np.where(np.isnan(codes), len(column.values), codes).astype(np.int64)]
 
 
+@dataclass(frozen=True)
+class Told:
+    """What an owner tells of its train rows, so that all can prepare theirs alike; lists are by column."""
+
+    rows: int
+    known: tuple[float, ...]  # cells that are not empty
+    mean: tuple[float, ...]  # of these
+    squares: tuple[float, ...]  # the sum of their squared deviations from the mean
+    words: tuple[tuple[int, ...], ...]  # rows of each category; empty for columns without
+    target: tuple[float, float, float] | None = None  # count, mean and squares of the quantities to predict
+
+    @property
+    def moments(self) -> Moments:
+        """Counts, means and squared deviations of the columns."""
+        return np.array(self.known), np.array(self.mean), np.array(self.squares)
+
+    @property
+    def aim(self) -> Moments | None:
+        """The same of the quantities to predict."""
+        if self.target is None:
+            return None
+        count, mean, squares = self.target
+        return np.array([count]), np.array([mean]), np.array([squares])
+
+
 def learn(
     table: Sequence[Column],
     codes: Sequence[Codes],
@@ -207,26 +232,49 @@ def learn(
     scaling: str,
 ) -> Preparation:
     """A preparation from train rows: `codes` and (for quantities) `targets` of each owner."""
+    told = [tell(table, c, None if targets is None else targets[k]) for k, c in enumerate(codes)]
+    return agreed(table, dict(zip(owners, told, strict=True)), scaling)
+
+
+def tell(table: Sequence[Column], codes: Codes, target: NDArray[np.float64] | None) -> Told:
+    """What an owner tells of its train rows: the codes of the columns that are kept, and quantities to predict."""
+    count, mean, squares = _moments(codes)
+    aim = None if target is None else _moments(target[:, None])
+    words = tuple(
+        tuple(np.bincount(value[value >= 0].astype(np.int64), minlength=len(column.values)).tolist())
+        if column.role == "words"
+        else ()
+        for column, value in zip([c for c in table if c.kept], codes.T, strict=True)
+    )
+    return Told(
+        rows=len(codes),
+        known=tuple(count.tolist()),
+        mean=tuple(mean.tolist()),
+        squares=tuple(squares.tolist()),
+        words=words,
+        target=None if aim is None else (float(aim[0][0]), float(aim[1][0]), float(aim[2][0])),
+    )
+
+
+def agreed(table: Sequence[Column], told: Mapping[str, Told], scaling: str) -> Preparation:
+    """The preparation that all owners use, from what each of them told."""
     require(scaling in SCALINGS, f"unknown scaling '{scaling}'; {nearest(scaling, SCALINGS)}")
     kept = [column for column in table if column.kept]
-    every = np.concatenate(codes)
-    features = tuple(_feature(column, every[:, i]) for i, column in enumerate(kept))
-    alone = [_moments(c) for c in codes]
-    aims = [_moments(t[:, None]) for t in targets] if targets is not None else None
-    if scaling == "shared":
-        scales = {EVERYBODY: _scale(features, _join(alone), None if aims is None else _join(aims))}
-    else:
-        scales = {
-            owner: _scale(features, alone[k], None if aims is None else aims[k]) for k, owner in enumerate(owners)
-        }
-    return Preparation(features, scales)
+    features = tuple(
+        _feature(column, [(t.rows, t.known[i], t.words[i]) for t in told.values()]) for i, column in enumerate(kept)
+    )
+    if scaling == "own":
+        return Preparation(features, {owner: scale_of(features, t.moments, t.aim) for owner, t in told.items()})
+    aims = [t.aim for t in told.values() if t.aim is not None]
+    whole = scale_of(features, _join([t.moments for t in told.values()]), _join(aims) if aims else None)
+    return Preparation(features, {EVERYBODY: whole})
 
 
 Moments = tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]  # counts, means, squared deviations
 
 
 def _moments(values: Codes) -> Moments:
-    """What an owner tells of its columns."""
+    """Counts, means and sums of squared deviations of columns, of the cells that are there."""
     there = ~np.isnan(values)
     count = there.sum(0).astype(np.float64)
     mean = np.where(there, values, 0.0).sum(0) / np.maximum(count, 1)
@@ -241,7 +289,8 @@ def _join(told: Sequence[Moments]) -> Moments:
     return total, middle, (squares + count * (mean - middle) ** 2).sum(0)
 
 
-def _scale(features: Sequence[Feature], values: Moments, target: Moments | None) -> Scale:
+def scale_of(features: Sequence[Feature], values: Moments, target: Moments | None) -> Scale:
+    """Means and factors from what rows told."""
     count, mean, squares = values
     sd = np.sqrt(squares / np.maximum(count, 1))
     # Rounding leaves a deviation of a few last digits where all values are equal.
@@ -255,16 +304,17 @@ def _scale(features: Sequence[Feature], values: Moments, target: Moments | None)
     return replace(scale, target_mean=float(target[1][0]), target_sd=spread if spread > 0 else 1.0)
 
 
-def _feature(column: Column, codes: Codes) -> Feature:
-    empty = np.isnan(codes)
-    tell = bool(empty.mean() >= _SOME) if len(codes) else False
+def _feature(column: Column, told: Sequence[tuple[int, float, tuple[int, ...]]]) -> Feature:
+    """How a column becomes numbers, from its owners' rows, known cells and rows of each category."""
+    rows, known = sum(t[0] for t in told), sum(t[1] for t in told)
+    missing = rows > 0 and (rows - known) / rows >= _SOME
     if column.role != "words":
-        return Feature(column.name, column.role, tell_missing=tell, form=column.form)
-    counts = np.bincount(codes[~empty].astype(np.int64), minlength=len(column.values))
+        return Feature(column.name, column.role, tell_missing=missing, form=column.form)
+    counts = np.array([t[2] for t in told]).sum(0).astype(np.int64)
     common = np.flatnonzero(counts >= min(_RARE, counts.max(initial=0)))
     common = np.sort(common[np.argsort(-counts[common], kind="stable")][:_MOST])
-    other = bool(counts.sum() > counts[common].sum())
-    return Feature(column.name, "words", tuple(column.values[i] for i in common), other, tell)
+    other = bool(known > counts[common].sum())
+    return Feature(column.name, "words", tuple(column.values[i] for i in common), other, missing)
 
 
 def _tuples(plain: Mapping[str, Any]) -> dict[str, Any]:

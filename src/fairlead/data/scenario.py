@@ -156,6 +156,19 @@ class Scenario:
             cut = [learned, [part[:0] for part in cut[1]], cut[2]]
         return replace(self._federation(source, cut), notes=tuple(notes))
 
+    def cut_own(self, source: Source, seed: int) -> list[Index]:
+        """One owner's train, validation and test rows, where `source` has its rows alone; of a table the same ones
+        that `build` gives it among others.
+        """
+        self._check_source(source, None)
+        (rows,) = self._given(source, None)
+        require(len(rows) >= FEWEST, f"{source.name} has {len(rows)} rows, too few to train, choose and test with")
+        return [part[0] for part in self._cut_by_owner(source, [[rows]], seed, None)]
+
+    def build_own(self, source: Source, seed: int, preparation: Preparation | None) -> Federation:
+        """One owner's federation of one, prepared by what all owners agreed on."""
+        return self._federation(source, [[part] for part in self.cut_own(source, seed)], preparation)
+
     def _check_source(self, source: Source, fold: tuple[int, int] | None) -> None:
         """Refuse what does not fit the data."""
         images = source.raw.dim() == 4
@@ -288,9 +301,10 @@ class Scenario:
                 part.append(piece)
         return cut
 
-    def _federation(self, source: Source, cut: list[list[Index]]) -> Federation:
+    def _federation(self, source: Source, cut: list[list[Index]], preparation: Preparation | None = None) -> Federation:
         names = self._names(source, cut)
-        preparation = None if source.table is None else self._preparation(source, cut[0], names)
+        if preparation is None and source.table is not None:
+            preparation = self._preparation(source, cut[0], names)
         target = self._target(source, cut[0], names, preparation)
         numbers = None if source.table is None else source.table.rows
         splits: list[Split] = []

@@ -34,20 +34,29 @@ class Reading:
     words: tuple[str, ...] = ()  # columns that hold categories
 
 
+def name_of(files: Sequence[Path]) -> str:
+    """What a table is called in sentences."""
+    return files[0].name if len(files) == 1 else f"{files[0].parent.name or 'the tables'}"
+
+
+def frame_of(files: Sequence[Path], how: Reading) -> pd.DataFrame:
+    """The table as it is; the columns that are asked for tell a line of names from a line of data."""
+    first = how.label or "label"
+    asked = [first, *first.split(","), *how.drop, *how.numeric, *how.words, *([how.column] if how.column else [])]
+    return read_frame(files, asked)
+
+
 def read_table(files: Sequence[Path], how: Reading | None = None) -> Source:
     """One table, or several that hold one owner's rows each, as a source of coded rows."""
     how = how or Reading()
-    name = files[0].name if len(files) == 1 else f"{files[0].parent.name or 'the tables'}"
-    first = how.label or "label"
-    asked = [first, *first.split(","), *how.drop, *how.numeric, *how.words, *([how.column] if how.column else [])]
-    frame = read_frame(files, asked)
-    labels, owner = _label_columns(name, frame, first), how.column or (OWNER if len(files) > 1 else None)
+    name, first, frame = name_of(files), how.label or "label", frame_of(files, how)
+    labels, owner = label_columns(name, frame, first), how.column or (OWNER if len(files) > 1 else None)
     _check_names(name, frame, labels, owner, how)
     notes: list[str] = []
-    rows = _complete(name, frame, [*labels, *([owner] if owner else [])], notes)
+    rows = complete(name, frame, [*labels, *([owner] if owner else [])], notes)
     frame = frame.iloc[rows].reset_index(drop=True)
     owners = None if owner is None else owner_values(frame[owner])
-    columns = _columns(frame, labels, owner, owners, Overrule(how.drop, how.numeric, how.words))
+    columns = columns_of(frame, labels, owner, owners, Overrule(how.drop, how.numeric, how.words))
     kept = [column for column in columns if column.kept]
     require(bool(kept), f"{name} has no columns beside '{first}' to learn from" + _why_not(columns))
     answers = read_target(frame, labels, how.task, how.positive)
@@ -79,7 +88,7 @@ def owner_values(cells: pd.Series) -> NDArray[Any]:
     return found
 
 
-def _label_columns(name: str, frame: pd.DataFrame, label: str) -> list[str]:
+def label_columns(name: str, frame: pd.DataFrame, label: str) -> list[str]:
     """The column called so, or several with commas between their names."""
     labels = [label] if label in frame.columns else [part.strip() for part in label.split(",")]
     for one in labels:
@@ -102,7 +111,7 @@ def _check_names(name: str, frame: pd.DataFrame, labels: list[str], owner: str |
             require(column not in (*labels, owner), f"--{option}: '{column}' is the label or the owner, not a feature")
 
 
-def _complete(name: str, frame: pd.DataFrame, needed: list[str], notes: list[str]) -> NDArray[np.int64]:
+def complete(name: str, frame: pd.DataFrame, needed: list[str], notes: list[str]) -> NDArray[np.int64]:
     """The rows that have a label and an owner."""
     lost = frame[needed].isna()
     for column in needed:
@@ -115,14 +124,14 @@ def _complete(name: str, frame: pd.DataFrame, needed: list[str], notes: list[str
     return rows.astype(np.int64)
 
 
-def _columns(
+def columns_of(
     frame: pd.DataFrame, labels: list[str], owner: str | None, owners: NDArray[Any] | None, said: Overrule
 ) -> tuple[Column, ...]:
     """What every column is; where nothing else is there to learn from, numbers that look like an id are kept."""
     found = [_role(c, frame[c], labels, owner) or find(c, frame[c], owners, said) for c in map(str, frame.columns)]
     ids = [c.name for c in found if c.role == "id" and frame[c.name].dtype.kind in "iuf"]
     if ids and not any(c.kept for c in found):
-        return _columns(frame, labels, owner, owners, said._replace(numeric=ids))
+        return columns_of(frame, labels, owner, owners, said._replace(numeric=ids))
     return tuple(found)
 
 

@@ -36,15 +36,48 @@ class Answers(NamedTuple):
     notes: list[str]
 
 
-def read_target(frame: pd.DataFrame, labels: Sequence[str], task: str = "auto", positive: str | None = None) -> Answers:
-    """The targets in the label columns, none of which may be empty."""
+def read_target(
+    frame: pd.DataFrame,
+    labels: Sequence[str],
+    task: str = "auto",
+    positive: str | None = None,
+    classes: Sequence[str] | None = None,
+) -> Answers:
+    """The targets in the label columns, none of which may be empty.
+
+    `classes` are those of all owners, where these rows are one owner's: it may lack some, and may have one alone.
+    """
     require(task in TASKS, f"unknown task '{task}'; {nearest(task, TASKS)}")
     if len(labels) > 1:
         return _several(frame, labels)
     label = labels[0]
     if positive is not None:
-        return _positive(label, frame[label], positive)
-    cells = frame[label]
+        return _positive(label, frame[label], positive, alone=classes is None)
+    numbers = _numbers_of(label, frame[label], task)
+    notes: list[str] = []
+    if numbers is not None and (task == "quantity" or (task == "auto" and _is_quantity(label, numbers, notes))):
+        return Answers(torch.from_numpy(numbers.to_numpy(np.float64).copy()), (), notes)
+    return _classes(label, frame[label] if numbers is None else numbers, notes, classes)
+
+
+def found_classes(
+    frame: pd.DataFrame, labels: Sequence[str], task: str, positive: str | None
+) -> tuple[str, tuple[str, ...]]:
+    """What one owner's label columns hold, before it has heard of the others': classes or a quantity, and the classes.
+
+    Nothing is told of classes that the user named.
+    """
+    require(task in TASKS, f"unknown task '{task}'; {nearest(task, TASKS)}")
+    if len(labels) > 1 or positive is not None:
+        return "classes", ()
+    numbers = _numbers_of(labels[0], frame[labels[0]], task)
+    if numbers is not None and (task == "quantity" or (task == "auto" and _is_quantity(labels[0], numbers, []))):
+        return "quantity", ()
+    return "classes", spellings(frame[labels[0]] if numbers is None else numbers)
+
+
+def _numbers_of(label: str, cells: pd.Series, task: str) -> pd.Series | None:
+    """The label's cells as numbers, where all of them are."""
     numbers = cells.astype("float64") if cells.dtype.kind in "iuf" else None
     if numbers is None and (task == "quantity" or (task == "auto" and cells.dtype.kind == "O")):
         found = as_numbers(each(cells, as_text))
@@ -54,10 +87,7 @@ def read_target(frame: pd.DataFrame, labels: Sequence[str], task: str = "auto", 
         numbers = found if bool(found.notna().all()) else None
     if numbers is not None and not np.isfinite(numbers).all():
         raise InputError(f"'{label}' is infinite in a row; drop the row or mend it")
-    notes: list[str] = []
-    if numbers is not None and (task == "quantity" or (task == "auto" and _is_quantity(label, numbers, notes))):
-        return Answers(torch.from_numpy(numbers.to_numpy(np.float64).copy()), (), notes)
-    return _classes(label, cells if numbers is None else numbers, notes)
+    return numbers
 
 
 def _is_quantity(label: str, numbers: pd.Series, notes: list[str]) -> bool:
@@ -79,7 +109,11 @@ def _is_quantity(label: str, numbers: pd.Series, notes: list[str]) -> bool:
     return True
 
 
-def _classes(label: str, cells: pd.Series, notes: list[str]) -> Answers:
+def _classes(label: str, cells: pd.Series, notes: list[str], agreed: Sequence[str] | None) -> Answers:
+    if agreed is not None:
+        y = code(Column(label, "words", 0, "", "", values=tuple(agreed)), cells).astype(np.int64)
+        require(bool((y >= 0).all()), f"'{label}' has a value that is not among the agreed classes {', '.join(agreed)}")
+        return Answers(torch.from_numpy(y), tuple(agreed), notes)
     values = spellings(cells)
     most = max(MANY, len(cells) / 5)
     require(
@@ -91,8 +125,11 @@ def _classes(label: str, cells: pd.Series, notes: list[str]) -> Answers:
     return Answers(torch.from_numpy(y), values, notes)
 
 
-def _positive(label: str, cells: pd.Series, positive: str) -> Answers:
-    """Two classes: what `positive` describes ('>0', 'yes', 'a|b'), and the rest."""
+def _positive(label: str, cells: pd.Series, positive: str, alone: bool) -> Answers:
+    """Two classes: what `positive` describes ('>0', 'yes', 'a|b'), and the rest.
+
+    Rows that stand `alone` must have both; one owner's among others' need not.
+    """
     compared = re.fullmatch(r"\s*(>=|<=|!=|=|>|<)\s*([+-]?[\d.]+(?:[eE][+-]?\d+)?)\s*", positive)
     if compared:
         numbers = as_numbers(each(cells, as_text)) if cells.dtype.kind not in "biuf" else cells.astype("float64")
@@ -100,10 +137,12 @@ def _positive(label: str, cells: pd.Series, positive: str) -> Answers:
         yes = _COMPARE[compared[1]](numbers, float(compared[2]))
     else:
         keys, wanted = as_keys(cells), as_keys(pd.Series(positive.split("|"), dtype=object))
-        for text in wanted[~wanted.isin(keys)]:
+        for text in wanted[~wanted.isin(keys)] if alone else ():
             raise InputError(f"positive '{text}' is no value of '{label}'; {nearest(str(text), spellings(cells))}")
         yes = keys.isin(wanted)
-    require(bool(yes.any()) and not bool(yes.all()), f"positive '{positive}' holds for all rows or for none")
+    require(
+        not alone or (bool(yes.any()) and not bool(yes.all())), f"positive '{positive}' holds for all rows or for none"
+    )
     return Answers(torch.from_numpy(yes.to_numpy(np.int64)), (f"not {positive}", positive), [])
 
 

@@ -63,11 +63,13 @@ MODELS: dict[str, Callable[[tuple[int, ...], int], nn.Module]] = {
 
 
 def build(name: str, shape: tuple[int, ...], classes: int, seed: int) -> nn.Module:
-    """The named network with initial weights that depend on the seed alone.
+    """The named network with initial weights that depend on the seed alone; "auto" is cnn for large images, else mlp.
 
     >>> sum(p.numel() for p in build("cnn", (3, 32, 32), 10, seed=0).parameters())
     878538
     """
+    if name == "auto":
+        name = "cnn" if len(shape) == 3 and min(shape[1:]) >= 16 else "mlp"
     if name not in MODELS:
         raise InputError(f"model '{name}' is unknown; {nearest(name, MODELS)}")
     with torch.random.fork_rng(devices=[]):

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from fairlead.clients import ENGINES, Engine, check_models, choose, engine
+from fairlead.clients import ENGINES, RAY, Engine, check_models, choose, engine
 from fairlead.core import FairleadError, Federation, InputError, Layout, check_targets, require
 from fairlead.core.device import find_device, module_on
 from fairlead.data import Scenario, Source
@@ -116,7 +116,7 @@ def engine_in(*paths: Path) -> str | None:
     for path in paths:
         found = read_json(path) if path.exists() else {}
         name = found.get("experiment", {}).get("engine") if isinstance(found, dict) else None
-        if name in ENGINES:
+        if name in ENGINES or name == RAY:
             return str(name)
     return None
 
@@ -135,7 +135,4 @@ def _module(experiment: Experiment, factory: Factory | None, federation: Federat
         "the samples are whole numbers, which a model of your own may embed: pass model=function; if they are "
         "measurements, pass x.float()",
     )
-    name = experiment.model
-    if name == "auto":
-        name = "cnn" if len(shape) == 3 and min(shape[1:]) >= 16 else "mlp"
-    return build(name, shape, outputs, seed)
+    return build(experiment.model, shape, outputs, seed)

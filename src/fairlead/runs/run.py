@@ -26,7 +26,7 @@ from filelock import FileLock
 from torch import Tensor, nn
 
 from fairlead.catalogue import Entry, parts_of
-from fairlead.clients import KEPT, Engine, InProcess, States, StateStore, payload, wrapped
+from fairlead.clients import KEPT, RAY, Engine, InProcess, Sharded, States, StateStore, payload, wrapped
 from fairlead.core import Federation, Layout, Named, Plan, RunError
 from fairlead.core.device import find_device, module_on
 from fairlead.core.task import SplitName
@@ -177,6 +177,7 @@ def _changes(found: dict[str, Any], run: Run) -> list[str]:
     before, wanted = _compared(found), _compared(run.settings())
     if wanted["engine"] == "auto":  # any that made the folder
         before["engine"] = "auto"
+    wanted["engine"] = wanted["engine"].partition(":")[0]  # wherever the Ray cluster is
     said = _differences(before, wanted)
     prints = found.get("identity", {})
     for part, here in run.identity.items():
@@ -248,8 +249,10 @@ def on_device(job: Job) -> nn.Module:
     return module_on(job.module, find_device(job.experiment.device))
 
 
-def clients_of(job: Job) -> InProcess:
+def clients_of(job: Job) -> InProcess | Sharded:
     """The run's clients; their states live in memory, or in its folder if they are too many."""
+    if job.engine.name == RAY:
+        return Sharded(job.federation, job.experiment.training, job.engine.address)
 
     def store(clients: int, first: Named) -> StateStore:
         if clients * payload(first) > MEMORY_BYTES:

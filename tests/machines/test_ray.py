@@ -1,0 +1,122 @@
+"""Ray's processes give the numbers of one process, on one node and on two, though one of them is killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+ray = pytest.importorskip("ray", reason="Ray is not installed; `make test-machines` installs and tests it")
+
+import fairlead
+from fairlead import rounds
+from fairlead.catalogue import parse
+from fairlead.clients import Clients, InProcess, Sharded, engine
+from fairlead.core import EngineError, Federation, Plan, Training
+from fairlead.data import scenario
+from fairlead.models import build
+from fairlead.runs.files import read_json, read_table
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's own
+TRAINING = Training(lr=0.1, epochs=1, batch_size=8, momentum=0.5)
+PLAN = Plan(rounds=4, evaluate_every=2, select="validation")
+
+
+def digits() -> Federation:
+    wanted = scenario("rotated-digits", split="quantity", clients=7, samples=None, fractions=(0.1, 0.05, 0.85))
+    return wanted.build(seed=0)
+
+
+FEDERATION = digits()
+
+
+@pytest.fixture(scope="module")
+def two_nodes() -> Iterator[str]:
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "node_ip_address": "127.0.0.1"})
+    cluster.add_node(num_cpus=1, node_ip_address="127.0.0.1")
+    yield cluster.address
+    ray.shutdown()
+    cluster.shutdown()
+
+
+def go(name: str, clients: Clients, plan: Plan = PLAN, snapshot: Any = None) -> list[Any]:
+    entry, module = parse(name), build("mlp", (1, 8, 8), 10, 0)
+    return list(rounds.federate(entry.method, clients, module, plan, average=entry.average, snapshot=snapshot))
+
+
+def same(a: list[Any], b: list[Any]) -> None:
+    assert len(a) == len(b) > 0
+    for (one, now), (other, then) in zip(a, b, strict=True):
+        assert (one.round, one.samples, one.dropped) == (other.round, other.samples, other.dropped)
+        assert (one.bytes_up, one.bytes_down) == (other.bytes_up, other.bytes_down)
+        for x, y in zip(one.scores, other.scores, strict=True):
+            torch.testing.assert_close(x.values["loss"], y.values["loss"], rtol=1e-4, atol=1e-5)
+        for n in now.message:
+            torch.testing.assert_close(now.message[n], then.message[n], rtol=1e-4, atol=1e-5)
+        mine, theirs = now.clients(), then.clients()
+        assert mine.keys() == theirs.keys()
+        for n in mine:
+            torch.testing.assert_close(mine[n], theirs[n], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["fedrep+confree", "fedora", "ditto", "fedfomo", "local"])
+def test_two_nodes_give_the_numbers_of_one_process(name: str, two_nodes: str) -> None:
+    here = InProcess(FEDERATION, TRAINING, engine("vectorised"))
+    with Sharded(FEDERATION, TRAINING, two_nodes) as there:
+        same(go(name, there), go(name, here))
+        for x, y in zip(there.outputs("test"), here.outputs("test"), strict=True):
+            torch.testing.assert_close(x, y, rtol=1e-4, atol=1e-4)
+        assert len(there.models(torch.tensor([1, 6]))) == 2
+
+
+def test_partial_participation_and_newcomers(two_nodes: str) -> None:
+    plan = Plan(rounds=3, participation=3, evaluate_every=3, unseen=0.3)
+    here = InProcess(FEDERATION, TRAINING, engine("vectorised"))
+    with Sharded(FEDERATION, TRAINING, two_nodes) as there:
+        same(go("fedora", there, plan), go("fedora", here, plan))
+
+
+def test_a_process_that_dies_is_replaced_and_goes_on_from_the_last_round(two_nodes: str) -> None:
+    entry, module = parse("ditto"), build("mlp", (1, 8, 8), 10, 0)
+    here = go("ditto", InProcess(FEDERATION, TRAINING, engine("vectorised")))
+    with Sharded(FEDERATION, TRAINING, two_nodes) as there:
+        found = []
+        for happened, now in rounds.federate(entry.method, there, module, PLAN, average=entry.average):
+            found.append((happened, now))
+            if happened.round == 2:
+                os.kill(ray.get(there._actors[1].pid.remote()), signal.SIGKILL)
+        same(found, here)
+        assert len(there.outputs("test")) == 7
+
+
+def test_a_checkpoint_of_one_process_goes_on_in_rays(two_nodes: str) -> None:
+    here = go("scaffold", InProcess(FEDERATION, TRAINING, engine("vectorised")))
+    half = next(now for happened, now in here if happened.round == 2)
+    with Sharded(FEDERATION, TRAINING, two_nodes) as there:
+        same(go("scaffold", there, snapshot=half), here[2:])
+
+
+def test_compare_with_ray_is_resumed_and_recorded_as_usual(two_nodes: str, tmp_path: Path) -> None:
+    chosen: dict[str, Any] = {"scenario": "rotated-digits", "clients": 4, "evaluate_every": 2}
+    one = fairlead.compare(["fedrep"], out=tmp_path / "a", rounds=4, engine=f"ray:{two_nodes}", **chosen)
+    two = fairlead.compare(["fedrep"], out=tmp_path / "b", rounds=4, engine="vectorised", **chosen)
+    tables = [read_table(tmp_path / x / "runs" / "fedrep-seed0" / "records.parquet") for x in "ab"]
+    assert tables[0]["loss"] == pytest.approx(tables[1]["loss"], rel=1e-4, abs=1e-5)
+    assert read_json(tmp_path / "a" / "settings.json")["experiment"]["engine"] == "ray"
+    assert one.summary["methods"].keys() == two.summary["methods"].keys()
+    fairlead.resume(tmp_path / "a", rounds=6)
+    assert max(read_table(tmp_path / "a" / "runs" / "fedrep-seed0" / "rounds.parquet")["round"]) == 6
+
+
+def test_an_address_without_a_cluster_is_refused() -> None:
+    if ray.is_initialized():
+        pytest.skip("Ray is connected already, and a process has one cluster")
+    with pytest.raises(EngineError, match="no Ray cluster"):
+        Sharded(FEDERATION, TRAINING, "127.0.0.1:1")
