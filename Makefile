@@ -2,8 +2,9 @@ PYTHON ?= python3
 BIN := .venv/bin
 # One stamp per set of extras: a second call of any target installs nothing.
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+INSTALL_MACHINES := .venv-machines/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints-machines.txt
 
-.PHONY: demo test check clean
+.PHONY: demo test test-machines check clean
 
 demo: .venv/installed
 	$(BIN)/fairlead compare fedavg fedrep+confree ditto fedora --seeds 3 --out runs/demo
@@ -16,6 +17,10 @@ test: .venv/installed-dev
 	$(BIN)/mypy --config-file tests/mypy.ini
 	$(BIN)/pytest -n 2 --dist worksteal --cov=fairlead --cov-report=
 	@echo "Coverage: the tests ran $$($(BIN)/coverage report --format=total)% of the lines in src/fairlead"
+
+# Flower, NVFlare and Ray have an environment of their own, since Flower wants older versions of typer and rich.
+test-machines: .venv-machines/installed
+	.venv-machines/bin/pytest tests/machines
 
 .venv/bin/python:
 	$(PYTHON) -m venv .venv
@@ -30,5 +35,11 @@ test: .venv/installed-dev
 	$(INSTALL) --editable '.[dev]'
 	touch $@
 
+.venv-machines/installed: pyproject.toml constraints-machines.txt
+	$(PYTHON) -m venv .venv-machines
+	$(INSTALL_MACHINES) torch==2.13.0
+	$(INSTALL_MACHINES) --editable '.[dev,flower,nvflare,ray]'
+	touch $@
+
 clean:
-	rm -rf .venv runs .coverage .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-machines runs .coverage .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,280 @@
+"""The coordinator's side of a study: what sites agree on, the trainings, and the records of both.
+
+The folder of a study holds `agreed.json` (columns, classes and the preparation), for each training a folder `runs/NAME`
+with its records, its checkpoint and `events.json` (who did not answer soundly, when and why), and `results.json`. A
+coordinator that was killed goes on from there when it is started again.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+import torch
+from pydantic import TypeAdapter, ValidationError
+
+from fairlead.clients import Remote, placed
+from fairlead.clients.node import SPLITS
+from fairlead.clients.wire import Ask
+from fairlead.core import EngineError, Federation, Split, check_targets
+from fairlead.data.agreement import Agreed, Look, agree
+from fairlead.data.preparation import Preparation, Told
+from fairlead.data.preparation import agreed as prepared
+from fairlead.machines.site import AGREED, VERSION, run_name
+from fairlead.machines.study import Study
+from fairlead.rounds import federate
+from fairlead.runs.checkpoint import kept_round, load_snapshot, save_snapshot
+from fairlead.runs.files import read_json, read_table, write_json, write_table
+from fairlead.runs.records import Records, Rounds
+
+logger = logging.getLogger(__name__)
+
+Question = tuple[str, bytes]  # a text, and the bytes of a message
+
+Progress = Callable[[str, int, int], None]  # called with the run, the round just done and all rounds
+MOST_BYTES = 2**22  # of an answer before the first round: names of columns, categories and classes, and counts
+T = TypeVar("T")
+
+
+class Post(Protocol):
+    """Whatever carries questions to the sites and brings the answers."""
+
+    def __call__(self, questions: dict[int, Question], patient: bool = False) -> Mapping[int, bytes | str]:
+        """A question for each site's number -> the answers that came; a text says why one did not.
+
+        `patient` waits for a site that is not there, since nothing goes on without it.
+        """
+
+
+def conduct(study: Study, post: Post, out: Path, progress: Progress | None = None) -> dict[str, Any]:
+    """Agree, train every method and the control, and let each site judge for itself; the results, as written."""
+    settings = out / "settings.json"
+    if settings.exists() and read_json(settings) != json.loads(json.dumps(study.to_json())):
+        raise EngineError(f"{out} holds another study; choose another folder, or remove it to begin anew")
+    write_json(settings, study.to_json())
+    asker = Asker(study, post)
+    agreed, preparation = agreement(asker, out / "agreed.json")
+    common = {"agreed": asdict(agreed), "preparation": preparation and preparation.to_json()}
+    asker.all("begin", lambda k: {"study": study.to_json(), **common}, TypeAdapter(dict[str, Any]))
+    kept: dict[str, int] = {}
+    for method, seed in study.runs:
+        run = run_name(method, seed)
+        train(study, method, seed, asker, made_up(study, agreed, preparation), out / "runs" / run, progress)
+        kept[run] = kept_round(out / "runs" / run / "checkpoint.safetensors")
+    unjudged = asker.some("verdict", lambda k: {"study": study.name, "kept": kept})
+    results = summary(study, out, kept) | {"unjudged": unjudged, "exchange_seconds": asker.seconds}
+    write_json(out / "results.json", results)
+    return results
+
+
+class Asker:
+    """Questions to the sites of a study, and checked answers."""
+
+    def __init__(self, study: Study, post: Post) -> None:
+        self.study, self._post = study, post
+        self.seconds: list[float] = []  # that each exchange took
+
+    def all(self, what: str, about: Callable[[int], dict[str, Any]], kind: TypeAdapter[T]) -> list[T]:
+        """What every site answers to a question that all must answer."""
+        came = self._ask(what, about, patient=True)
+        found: list[T] = []
+        for k, name in enumerate(self.study.sites):
+            try:
+                found.append(kind.validate_python(_answered(came.get(k))))
+            except ValidationError as error:
+                first = error.errors()[0]
+                raise EngineError(f"{name}: answer is not as expected ({first['loc']}: {first['msg']})") from error
+            except EngineError as error:
+                raise EngineError(f"{name} must answer before the study can begin, but its {error}") from error
+        return found
+
+    def some(self, what: str, about: Callable[[int], dict[str, Any]]) -> dict[str, str]:
+        """Ask every site; those that did not answer soundly, and why."""
+        came, lost = self._ask(what, about, patient=False), {}
+        for k, name in enumerate(self.study.sites):
+            try:
+                _answered(came.get(k))
+            except EngineError as error:
+                lost[name] = str(error)
+                logger.warning("%s: its %s", name, error)
+        return lost
+
+    def messages(self, method: str, seed: int) -> Callable[[dict[int, bytes]], Mapping[int, bytes | str]]:
+        """How a training's messages reach the sites; the first, a greeting, must be answered by all."""
+        text = json.dumps({"what": "ask", "study": self.study.name, "method": method, "seed": seed})
+
+        asked = 0
+
+        def send(questions: dict[int, bytes]) -> dict[int, bytes | str]:
+            nonlocal asked
+            asked += 1
+            came = self.post({k: (text, data) for k, data in questions.items()}, patient=asked == 1)
+            return {k: refused(answer) or answer for k, answer in came.items()}
+
+        return send
+
+    def post(self, questions: dict[int, Question], patient: bool) -> Mapping[int, bytes | str]:
+        """One exchange."""
+        began = time.monotonic()
+        try:
+            return self._post(questions, patient)
+        finally:
+            self.seconds.append(round(time.monotonic() - began, 3))
+
+    def _ask(self, what: str, about: Callable[[int], dict[str, Any]], patient: bool) -> Mapping[int, bytes | str]:
+        texts = {k: json.dumps({"what": what, **about(k)}) for k in range(len(self.study.sites))}
+        return self.post({k: (text, b"") for k, text in texts.items()}, patient=patient)
+
+
+def refused(answer: bytes | str) -> str:
+    """Why a site refused to hand a message on; "" if it did not."""
+    if isinstance(answer, str) or not answer.startswith(b'{"refused"') or len(answer) > MOST_BYTES:
+        return ""
+    return f"answer is an error: {json.loads(answer)['refused']}"
+
+
+def _answered(came: bytes | str | None) -> dict[str, Any]:
+    if came is None or isinstance(came, str):
+        raise EngineError(came or "answer did not come")
+    if len(came) > MOST_BYTES:
+        raise EngineError(f"answer has {len(came):,} bytes, expected {MOST_BYTES:,} at most")
+    try:
+        found = json.loads(came)
+    except ValueError as error:
+        raise EngineError(f"answer is none of fairlead's ({error})") from error
+    if not isinstance(found, dict):
+        raise EngineError("answer is none of fairlead's")
+    if "refused" in found:
+        raise EngineError(f"answer is an error: {found['refused']}")
+    return found
+
+
+def agreement(asker: Asker, path: Path) -> tuple[Agreed, Preparation | None]:
+    """What all sites' columns and classes are, and how their rows become samples; asked for once in a study."""
+    study = asker.study
+    if path.exists():
+        kept = read_json(path)
+        made = kept["preparation"]
+        return AGREED.validate_python(kept["agreed"]), Preparation.from_json(made) if made else None
+    plain = study.to_json()
+    looks = asker.all("look", lambda k: {"study": plain, "version": VERSION}, TypeAdapter(Look))
+    agreed = agree(dict(zip(study.sites, looks, strict=True)), study.checked.positive)
+    preparation = None
+    if agreed.columns:
+        answers = asker.all("tell", lambda k: {"study": plain, "agreed": asdict(agreed)}, TypeAdapter(Told))
+        told = dict(zip(study.sites, answers, strict=True))
+        for name, one in told.items():
+            check_told(name, one, agreed)
+        scaling = study.scenario().scaling
+        preparation = prepared(agreed.columns, told, scaling)
+        if scaling == "own":  # each site has its own means and deviations, and told them to nobody
+            preparation = Preparation(preparation.features, {})
+        ignored = tuple(c.name for c in agreed.columns if not c.kept)
+        preparation = Preparation(preparation.features, preparation.scales, agreed.labels, agreed.classes, ignored)
+    write_json(path, {"agreed": asdict(agreed), "preparation": preparation and preparation.to_json()})
+    return agreed, preparation
+
+
+def check_told(site: str, told: Told, agreed: Agreed) -> None:
+    """Refuse counts and means that do not fit the agreed columns."""
+    kept = [column for column in agreed.columns if column.kept]
+    sizes = {len(told.known), len(told.mean), len(told.squares), len(told.words)}
+    fits = sizes == {len(kept)} and all(
+        len(counts) == len(column.values) and min(counts, default=0) >= 0
+        for column, counts in zip(kept, told.words, strict=True)
+    )
+    numbers = np.array([told.rows, *told.known, *told.mean, *told.squares, *(told.target or ())])
+    sound = bool(np.isfinite(numbers).all()) and min(told.rows, *told.known, *told.squares) >= 0
+    if not fits or not sound:
+        raise EngineError(f"{site}: what it told of its rows does not fit the {len(kept)} agreed columns")
+
+
+def made_up(study: Study, agreed: Agreed, preparation: Preparation | None) -> Federation:
+    """A few samples that nobody has, of the shapes that all sites' samples have."""
+    shape, image_size = agreed.shape, study.checked.image_size
+    if preparation is not None:
+        shape = (len(preparation.outputs),)
+    elif image_size is not None:
+        shape = (shape[0], image_size, image_size)
+    if agreed.task == "quantity":
+        y = torch.linspace(-1, 1, 4)
+    elif len(agreed.labels) > 1:
+        y = (torch.arange(4)[:, None] % 2).expand(4, len(agreed.labels)).float()
+    else:
+        y = torch.arange(4) % len(agreed.classes)
+    split = Split(torch.zeros(4, *shape), y, torch.tensor([0, 4]))
+    return placed(Federation(split, split, split, agreed.classes), 0, len(study.sites))
+
+
+def train(
+    study: Study, method: str, seed: int, asker: Asker, invented: Federation, folder: Path, progress: Progress | None
+) -> None:
+    """One training to its end, from its last checkpoint if it has one."""
+    entry, plan, checkpoint = study.entry(method), study.plan(seed), folder / "checkpoint.safetensors"
+    check_targets(method, entry.method, invented)
+    snapshot, records, rounds = None, Records(), Rounds()
+    events: list[dict[str, Any]] = read_json(folder / "events.json") if (folder / "events.json").exists() else []
+    if checkpoint.exists():
+        snapshot = load_snapshot(checkpoint, plan)
+        records = Records(read_table(folder / "records.parquet"), snapshot.round, plan)
+        rounds = Rounds(read_table(folder / "rounds.parquet"), snapshot.round)
+        if snapshot.round >= plan.rounds:
+            return
+        events.append(_event(None, "coordinator", snapshot.round, "went on from its checkpoint"))
+
+    def notice(client: int, ask: Ask, why: str) -> None:
+        events.append(_event(ask.what, study.sites[client], ask.round, why))
+        write_json(folder / "events.json", events)
+
+    write_json(folder / "events.json", events)
+    shape, outputs = tuple(invented.train.x.shape[1:]), invented.outputs
+    remote = Remote(asker.messages(method, seed), invented, study.training(), run_name(method, seed), notice)
+    module = study.module(shape, outputs, seed)
+    for round, now in federate(entry.method, remote, module, plan, average=entry.average, snapshot=snapshot):
+        records.add(round, counted(remote.samples))
+        rounds.add(round)
+        write_table(folder / "records.parquet", records.columns)
+        write_table(folder / "rounds.parquet", rounds.columns)
+        save_snapshot(checkpoint, now)
+        if progress:
+            progress(run_name(method, seed), round.round, plan.rounds)
+    remote.close()
+
+
+def _event(what: str | None, who: str, round: int, why: str) -> dict[str, Any]:
+    return {"time": time.strftime("%Y-%m-%dT%H:%M:%S"), "who": who, "round": round, "question": what, "what": why}
+
+
+def counted(samples: Mapping[Any, torch.Tensor]) -> Federation:
+    """A federation of which only the numbers of samples are known."""
+    zero = torch.zeros(1, dtype=torch.int64)
+    nothing = torch.empty(0)
+    train, validation, test = (Split(nothing, nothing, torch.cat([zero, samples[split].cumsum(0)])) for split in SPLITS)
+    return Federation(train, validation, test, ())
+
+
+def summary(study: Study, out: Path, kept: Mapping[str, int]) -> dict[str, Any]:
+    """Each method's scores at the round whose models are deployed, by site and seed, and what went wrong."""
+    found: dict[str, Any] = {}
+    for method, seed in study.runs:
+        run = run_name(method, seed)
+        folder = out / "runs" / run
+        rows = list(Records(read_table(folder / "records.parquet"), 2**31).rows())
+        chosen = [r for r in rows if (r["round"], r["split"], r["model"]) == (kept[run], "test", "personal")]
+        chosen.sort(key=lambda r: r["client"])
+        scores = {
+            name: {study.sites[r["client"]]: r[name] if np.isfinite(r[name]) else None for r in chosen}
+            for name in ("accuracy", "loss")
+            if chosen and chosen[0][name] is not None
+        }
+        table = read_table(folder / "rounds.parquet")
+        found[run] = {"round": kept[run], "scores": scores, "seconds": table["seconds"]}
+        found[run] |= {"bytes_up": sum(table["bytes_up"]), "bytes_down": sum(table["bytes_down"])}
+        found[run]["events"] = read_json(folder / "events.json")
+    return {"study": study.name, "runs": found}

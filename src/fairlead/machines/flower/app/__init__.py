@@ -1,0 +1,1 @@
+"""A study of Fairlead as a Flower app."""

@@ -1,0 +1,241 @@
+"""One site of a study: its rows, states and models stay in its own folder, and it answers questions of bytes.
+
+A question is a text (JSON) and, where there is one, the bytes of the method's message. What each question asks for, and
+all that the answer holds, is the table in docs/from-laptop-to-hospitals.md.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import TypeAdapter
+
+from fairlead.clients import Node, placed
+from fairlead.clients.wire import Ask, pack_ask, unpack_reply
+from fairlead.core import FairleadError, Federation, InputError, RunError, require
+from fairlead.data.agreement import Agreed, look, read_own, tell_own
+from fairlead.data.preparation import EVERYBODY, Preparation, scale_of, tell
+from fairlead.data.source import Source
+from fairlead.machines.study import CONTROL, SITE, USUAL, Study
+from fairlead.metrics import TRAINING, OwnerPairs, OwnerVerdict, PairedRun, judge, metric
+from fairlead.runs.files import read_json, write_json
+from fairlead.runs.identity import fingerprint, versions
+
+logger = logging.getLogger(__name__)
+
+AGREED = TypeAdapter(Agreed)
+VERSION = versions()["fairlead"]
+FILE = "study.json"
+VERDICT = "verdict.txt"
+
+
+class Site:
+    """A site: its name, where its rows lie, and the folder of its own where all it keeps goes."""
+
+    def __init__(self, name: str, data: str | Path, folder: Path) -> None:
+        self.name, self.data, self.folder = name, data, folder
+        self._members: dict[str, Member] = {}
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        os.chmod(folder, 0o700)
+
+    def answer(self, question: str, data: bytes = b"") -> bytes:
+        """The answer to a question of the coordinator; what cannot be answered is told in a sentence."""
+        answers: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+            "who": lambda asked: {"site": self.name, "version": VERSION},
+            "look": self._look,
+            "tell": self._tell,
+            "begin": self._begin,
+            "verdict": lambda asked: self._member(asked).verdict(asked["kept"]),
+        }
+        try:
+            asked = _question(question)
+            if asked["what"] == "ask":
+                return self._member(asked).node(asked["method"], asked["seed"]).answer(data)
+            require(asked["what"] in answers, f"question '{asked['what']}' is unknown to fairlead {VERSION}")
+            return _json(answers[asked["what"]](asked))
+        except FairleadError as error:
+            logger.warning("%s: %s", self.name, error)
+            return _json({"refused": str(error)})
+
+    def _look(self, asked: dict[str, Any]) -> dict[str, Any]:
+        """What this site's columns and classes are."""
+        theirs = asked["version"]
+        require(theirs == VERSION, f"{self.name} has fairlead {VERSION}, the coordinator {theirs}; install the same")
+        return asdict(look(self.data, Study.from_json(asked["study"]).reading()))
+
+    def _tell(self, asked: dict[str, Any]) -> dict[str, Any]:
+        """Counts, means and squared deviations of this site's train rows."""
+        study, agreed = Study.from_json(asked["study"]), AGREED.validate_python(asked["agreed"])
+        scenario = study.scenario()
+        source = self.source(study, agreed)
+        if source.table is None:
+            return {}
+        return asdict(tell_own(source, scenario.cut_own(source, 0)[0], scenario.scaling))
+
+    def _begin(self, asked: dict[str, Any]) -> dict[str, Any]:
+        """Keep what was agreed on, so that the study goes on whenever this site starts again."""
+        study = Study.from_json(asked["study"])
+        require(self.name in study.sites, f"{self.name} is none of the study's sites ({', '.join(study.sites)})")
+        member = Member(self, asked | {"data": ""})
+        path = self.folder / study.name / FILE
+        now = asked | {"data": fingerprint(member.federation)}
+        if path.exists() and read_json(path)["data"] != now["data"]:
+            raise RunError(
+                f"the rows of {self.name}, or their preparation, changed since this study began; put them back, or "
+                f"remove {study.name} from the site's folder to begin it anew"
+            )
+        write_json(path, now)
+        self._members[study.name] = member
+        return {}
+
+    def _member(self, asked: dict[str, Any]) -> Member:
+        name = str(asked["study"])
+        plain = Path(name).name == name and name not in ("", "..")
+        require(plain, f"study '{name}' is no name for a folder")
+        if name not in self._members:
+            path = self.folder / name / FILE
+            require(path.exists(), f"{self.name} has not begun {name}; start the study again")
+            self._members = {name: Member(self, read_json(path))}
+        return self._members[name]
+
+    def source(self, study: Study, agreed: Agreed) -> Source:
+        """This site's rows, coded as all sites code theirs."""
+        return read_own(self.data, study.reading(), agreed, self.name, SITE)
+
+
+class Member:
+    """A site in a study that has begun."""
+
+    def __init__(self, site: Site, kept: dict[str, Any]) -> None:
+        self.site, self.study = site, Study.from_json(kept["study"])
+        self.client = self.study.sites.index(site.name)
+        self.folder = site.folder / self.study.name
+        self._agreed: Agreed = AGREED.validate_python(kept["agreed"])
+        self._preparation = kept["preparation"]
+        self._nodes: dict[tuple[str, int], Node] = {}
+
+    @cached_property
+    def federation(self) -> Federation:
+        """This site's samples, as a federation of one."""
+        scenario, source = self.study.scenario(), self.site.source(self.study, self._agreed)
+        made: Preparation | None = None
+        if self._preparation is not None:
+            made = Preparation.from_json(self._preparation)
+            if EVERYBODY not in made.scales:
+                train, aim = scenario.cut_own(source, 0)[0], None if source.classes else source.y.numpy()
+                told = tell(self._agreed.columns, source.raw.numpy()[train], None if aim is None else aim[train])
+                made = replace(made, scales={self.site.name: scale_of(made.features, told.moments, told.aim)})
+        return scenario.build_own(source, 0, made)
+
+    def node(self, method: str, seed: int) -> Node:
+        """The one that answers in a training; kept, as its threads and samples are ready then."""
+        if (method, seed) not in self._nodes:
+            for old in self._nodes.values():
+                old.close()
+            own = self.federation
+            shape, outputs = tuple(own.train.x.shape[1:]), own.outputs
+            self._nodes = {
+                (method, seed): Node(
+                    self.client,
+                    placed(own, self.client, len(self.study.sites)),
+                    self.study.training(),
+                    self.study.entry(method).method,
+                    self.study.module(shape, outputs, seed),
+                    self.study.plan(seed),
+                    self.folder,
+                )
+            }
+        return self._nodes[method, seed]
+
+    def verdict(self, kept: dict[str, int]) -> dict[str, Any]:
+        """Write for this site alone whether it is better or worse off than alone; nothing of it travels.
+
+        `kept` says for each run the round whose models are to be deployed.
+        """
+        lines: list[str] = []
+        found: dict[str, Any] = {}
+        for method in self.study.methods:
+            one = self._judged(method, kept)
+            found[method] = one.to_json()
+            lines += told(one, method)
+        write_json(self.folder / "verdict.json", found)
+        (self.folder / VERDICT).write_text("\n".join(lines) + "\n", encoding="utf-8")
+        return {}
+
+    def _judged(self, method: str, kept: dict[str, int]) -> OwnerVerdict:
+        own = self.federation
+        chosen = metric(self.study.checked.metric or USUAL[own.target_kind])
+        rows = (own.test.rows if len(own.test.rows) else torch.arange(len(own.test.y))).numpy()
+        y = self._in_units(own.test.y)
+        runs = []
+        for seed in range(self.study.seeds):
+            ours, theirs = (self._outputs(name, seed, kept) for name in (method, CONTROL))
+            runs.append(PairedRun(rows, y, ours, theirs, repeat=seed))
+        return judge([OwnerPairs(self.site.name, runs)], chosen)[0]
+
+    def _outputs(self, method: str, seed: int, kept: dict[str, int]) -> Any:
+        run = run_name(method, seed)
+        require(run in kept, f"the coordinator does not say which round of {run} to deploy")
+        ask = Ask(run, "outputs", self._nearest(run, int(kept[run])), client=self.client, split="test")
+        reply = unpack_reply(self.node(method, seed).answer(pack_ask(ask, {})))
+        if reply.refused:
+            raise RunError(reply.refused)
+        return self._in_units(reply.rows["outputs"][0])
+
+    def _nearest(self, run: str, round: int) -> int:
+        """The round of this site's models that comes nearest; it may have been away when that one was scored."""
+        there = [int(path.stem.removeprefix("model-")) for path in (self.folder / run).glob("model-*.safetensors")]
+        return min(there, key=lambda t: (abs(t - round), t), default=round)
+
+    def _in_units(self, values: torch.Tensor) -> Any:
+        own = self.federation
+        if own.classes:
+            return values.detach().numpy()
+        flat = values.detach().double().reshape(len(values)).numpy()
+        return flat * own.target.sd[0] + own.target.mean[0] if own.target.sd else flat
+
+
+def run_name(method: str, seed: int) -> str:
+    """What one training of a study is called, at the coordinator and at the sites."""
+    return f"{method}-seed{seed}"
+
+
+WORDS = {
+    "better": "{site} is better off with {method} than alone.",
+    "worse": "{site} is worse off with {method} than alone. Use the model that was trained alone.",
+    "no difference found": "For {site}, {method} makes no difference that was found.",
+    "too few rows to tell": "The test rows of {site} are too few to tell whether {method} is better than alone.",
+}
+
+
+def told(found: OwnerVerdict, method: str) -> list[str]:
+    """A site's verdict on a method in sentences."""
+    lines = [WORDS[found.verdict].format(site=found.owner, method=method), f"  {found.why}"]
+    if found.method_score is not None and found.control_score is not None:
+        lines.append(
+            f"  {found.metric}: {found.method_score:.4g} with {method}, {found.control_score:.4g} alone, on "
+            f"{found.rows} test rows that no training has seen."
+        )
+    if found.training:
+        lines.append(f"  Considered: the luck of the test rows, and {TRAINING[found.training]}.")
+    return lines
+
+
+def _question(text: str) -> dict[str, Any]:
+    try:
+        asked = json.loads(text)
+        return {"what": str(asked["what"]), **asked}
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(f"question of {len(text)} characters is none of fairlead's ({error})") from error
+
+
+def _json(value: object) -> bytes:
+    return json.dumps(value).encode()

@@ -1,0 +1,147 @@
+"""A study: which methods are trained at which sites, and how, in plain values that all parties can read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from torch import nn
+
+from fairlead.catalogue import Entry, check_options, parse
+from fairlead.core import InputError, Plan, Training, nearest, require
+from fairlead.data import Scenario
+from fairlead.data.tables import Reading
+from fairlead.metrics import METRICS
+from fairlead.models import build
+from fairlead.runs.identity import digest
+from fairlead.settings import Settings, check, protocol_of
+
+CONTROL = "local"
+SITE = "site"  # the column that says whose row it is, once a site has read its own
+# The settings of `fairlead compare` that a study may have. What is left out there is about data that lie in one place.
+SETTINGS = (
+    *("label", "column", "task", "positive", "drop", "numeric", "words", "scaling", "fractions", "image_size", "model"),
+    *("rounds", "participation", "lr", "epochs", "steps", "batch_size", "momentum", "weight_decay", "schedule"),
+    *("decay", "evaluate_every", "select", "metric", "set"),
+)
+USUAL = {"class": "accuracy", "labels": "label-accuracy", "quantity": "rmse"}
+
+
+@dataclass(frozen=True)
+class Study:
+    """What is trained, where and how; the same for all sites."""
+
+    sites: tuple[str, ...]  # their names, in ascending order: a site's place is its number
+    methods: tuple[str, ...]  # beside the control, which is always trained
+    settings: dict[str, Any]  # as for `fairlead compare`
+    seeds: int = 1  # trainings of each method; several measure the luck of training
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "sites", tuple(sorted(self.sites)))
+        object.__setattr__(self, "methods", tuple(m for m in dict.fromkeys(self.methods) if m != CONTROL))
+        require(len(self.sites) >= 2, f"a study needs two sites at least, got {', '.join(self.sites) or 'none'}")
+        require(len(set(self.sites)) == len(self.sites), f"two sites have one name: {', '.join(self.sites)}")
+        for name in self.sites:
+            plain = re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", name)
+            require(plain is not None, f"site '{name}': use letters, digits, '-', '_' and '.' in names of sites")
+        require(len(self.methods) >= 1, "a study needs a method beside the control, such as fedrep+confree")
+        require(1 <= self.seeds <= 20, f"seeds must lie in 1..20, got {self.seeds}")
+        for key in self.settings:
+            if key not in SETTINGS:
+                raise InputError(f"setting '{key}' is no setting of a study; {nearest(key, SETTINGS)}")
+        metric = self.checked.metric
+        if metric is not None and metric not in METRICS:
+            raise InputError(f"metric '{metric}' is unknown; {nearest(metric, METRICS)}")
+        check_options(self.checked.set or {})
+        for method in self.methods:
+            self.entry(method)
+        self.plan(0)
+
+    @property
+    def checked(self) -> Settings:
+        """The settings, each of its own type."""
+        return check(self.settings)
+
+    @property
+    def name(self) -> str:
+        """What the study's folder is called at a site; another study has another name."""
+        return f"study-{digest([self.sites, self.methods, self.settings, self.seeds])}"
+
+    @property
+    def runs(self) -> list[tuple[str, int]]:
+        """Method and seed of every training, the control's first."""
+        return [(method, seed) for method in (CONTROL, *self.methods) for seed in range(self.seeds)]
+
+    def entry(self, method: str) -> Entry:
+        """A method by its name."""
+        return parse(method, self.checked.set or {})
+
+    def reading(self) -> Reading:
+        """How a site reads its table."""
+        s = self.checked
+        how = self._scenario_fields()
+        lists = {key: how[key] for key in ("drop", "numeric", "words")}
+        return Reading(label=s.label, column=s.column, task=s.task or "auto", positive=s.positive, **lists)
+
+    def scenario(self) -> Scenario:
+        """How a site cuts and prepares its rows."""
+        kept = {k: v for k, v in self._scenario_fields().items() if k in ("fractions", "scaling", "image_size")}
+        return Scenario(split="column", column=SITE, clients=None, **kept)
+
+    def training(self) -> Training:
+        """How a site trains in a round."""
+        chosen = self._chosen()
+        return Training(**{f.name: chosen[f.name] for f in fields(Training) if chosen.get(f.name) is not None})
+
+    def plan(self, seed: int) -> Plan:
+        """The rounds of a training."""
+        chosen = self._chosen()
+        rounds = int(chosen["rounds"])
+        every = chosen.get("evaluate_every") or max(1, min(10, rounds // 10))
+        rest = {f.name: chosen[f.name] for f in fields(Plan) if chosen.get(f.name) is not None}
+        return Plan(**rest | {"seed": seed, "evaluate_every": every})
+
+    def module(self, shape: tuple[int, ...], outputs: int, seed: int) -> nn.Module:
+        """The network with its first weights."""
+        return build(str(self._chosen()["model"]), shape, outputs, seed)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values, for a message."""
+        return {"sites": self.sites, "methods": self.methods, "settings": self.settings, "seeds": self.seeds}
+
+    @staticmethod
+    def from_json(plain: Mapping[str, Any]) -> Study:
+        """Back from a message."""
+        return Study(tuple(plain["sites"]), tuple(plain["methods"]), dict(plain["settings"]), int(plain["seeds"]))
+
+    @staticmethod
+    def from_config(config: Mapping[str, Any]) -> Study:
+        """From flat values, as Flower and NVFlare pass them: dashes for underscores, lists with commas, "" left out."""
+        given = {k.replace("-", "_"): v for k, v in config.items() if v not in ("", None)}
+        options: dict[str, dict[str, str]] = {}
+        for pair in str(given.pop("set", "")).split():
+            name, _, value = pair.partition("=")
+            method, _, key = name.partition(".")
+            require(bool(method and key and value), f"set '{pair}': expected NAME.KEY=VALUE, e.g. fedora.a=0.8")
+            options.setdefault(method, {})[key] = value
+        settings = {k: v for k, v in given.items() if k in SETTINGS} | ({"set": options} if options else {})
+        seeds = int(given.get("seeds", 1))
+        return Study(_list(given.get("sites", "")), _list(given.get("methods", "")), settings, seeds)
+
+    def _chosen(self) -> dict[str, Any]:
+        given = {k: v for k, v in self.checked.model_dump().items() if v is not None}
+        chosen = protocol_of(None) | given
+        if "fractions" in given and given["fractions"][1] == 0 and "select" not in given:
+            chosen["select"] = "last"
+        return chosen
+
+    def _scenario_fields(self) -> dict[str, Any]:
+        names = {f.name for f in fields(Scenario)}
+        given = {k: v for k, v in self.checked.model_dump().items() if v is not None and k in names}
+        return vars(Scenario(**{k: given[k] for k in given if k not in ("label", "column")}))
+
+
+def _list(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())

@@ -1,0 +1,196 @@
+"""A real SuperLink with SuperNodes on loopback, over TLS with node authentication: the numbers of one process, and what
+happens when somebody fails.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sites import write_sites
+from test_study import in_one_place
+
+pytest.importorskip("flwr", reason="Flower is not installed; `make test-machines` installs and tests it")
+
+from fairlead.core import InputError
+from fairlead.machines.flower.privacy import SUMS, needs_single_updates, refuse_secure_aggregation
+from fairlead.machines.flower.tryout import Tryout
+from fairlead.machines.flower.write import read_config, write_app
+from fairlead.machines.study import Study
+from fairlead.runs.files import read_json, read_table
+
+SETTINGS = {"label": "disease", "rounds": 4, "evaluate_every": 1, "lr": 0.05, "model": "mlp"}
+MOST_SECONDS = 400.0
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("data")
+    names = write_sites(folder)
+    (folder / f"{names[-1]}.csv").unlink()  # three sites are enough
+    return folder
+
+
+def until(what: Callable[[], bool], seconds: float = 120.0) -> None:
+    end = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < end, "it did not happen in time"
+        time.sleep(0.3)
+
+
+def rounds_done(out: Path, run: str) -> int:
+    path = out / "runs" / run / "rounds.parquet"
+    return max(read_table(path)["round"], default=0) if path.exists() else 0
+
+
+def started(tried: Tryout, study: Study, data: Path) -> None:
+    for site in study.sites:
+        tried.add(site, data / f"{site}.csv")
+
+
+def test_three_sites_over_tls_give_the_numbers_of_one_process_though_the_server_is_killed(
+    data: Path, tmp_path: Path
+) -> None:
+    study = Study(tuple(p.stem for p in data.glob("*.csv")), ("fedrep+confree", "fedora"), SETTINGS)
+    write_app(tmp_path / "app", study, tmp_path / "elsewhere")
+    out = tmp_path / "out"
+    with Tryout(out, insecure=False) as tried:
+        started(tried, study, data)
+        tried.add("stranger", data / f"{study.sites[0]}.csv", key=False)
+        tried.run(tmp_path / "app")
+        until(lambda: tried.processes["stranger"].poll() is not None)
+        assert tried.processes["stranger"].returncode != 0  # no key, no entry
+        until(lambda: rounds_done(out, "fedora-seed0") >= 2, MOST_SECONDS)
+        tried.end("superlink", signal.SIGKILL)
+        assert not (out / "results.json").exists()
+        tried.link()
+        tried.run(tmp_path / "app")
+        tried.wait(study, print, MOST_SECONDS)
+        verdicts = [tried.verdict(site, study) for site in study.sites]
+    results = read_json(out / "results.json")
+    for method in ("local", *study.methods):
+        found = results["runs"][f"{method}-seed0"]
+        accuracies = [found["scores"]["accuracy"][site] for site in study.sites]
+        assert accuracies == pytest.approx(in_one_place(study, data, method), abs=1e-4)
+        assert sum(read_table(out / "runs" / f"{method}-seed0" / "rounds.parquet")["left_out"]) == 0
+    assert [e["what"] for e in results["runs"]["fedora-seed0"]["events"]] == ["went on from its checkpoint"]
+    assert results["unjudged"] == {}
+    for site, text in zip(study.sites, verdicts, strict=True):
+        assert site in text
+        assert not any(other in text for other in study.sites if other != site)
+    keys = sorted(p.name for p in (out / "flower").rglob("*") if p.is_file() and p.stat().st_mode & 0o077)
+    assert not {"ca.key", "server.key", *study.sites} & set(keys)  # private keys are for their owner alone
+
+
+# What an app's client half might do wrong, by round and site; appended to the app.
+SPOIL = """
+
+honest = ask
+last = {}
+
+
+def ask(node, question, data):
+    found = honest(node, question, data)
+    if json.loads(question)["what"] != "ask":
+        return found
+    about = json.loads(json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])["__metadata__"]["fairlead"])[0]
+    site, key = str(node["client"]), (about["what"], about["round"])
+    memory = Path(str(node["state-dir"])) / "old-answer"
+    if key == ("train", 1):
+        memory.write_bytes(found)
+    first = site == SITES[0]
+    if key == ("train", 2) and first:
+        raise ValueError("the disk is full")
+    if key == ("train", 3) and first:
+        return b"x" * 20_000_000
+    if key == ("train", 4) and first:
+        return memory.read_bytes()
+    if key == ("train", 5) and first:
+        start = 8 + int.from_bytes(found[:8], "little")
+        return found[:start] + b"\\xff" * (len(found) - start)
+    if key == ("train", 6) and site == SITES[1]:
+        time.sleep(60)
+    return found
+"""
+
+
+def test_a_round_goes_on_whatever_a_site_does(data: Path, tmp_path: Path) -> None:
+    settings = SETTINGS | {"rounds": 11, "evaluate_every": 11}
+    study = Study(tuple(p.stem for p in data.glob("*.csv")), ("fedora",), settings)
+    write_app(tmp_path / "app", study, tmp_path / "elsewhere", insecure=True)
+    client = tmp_path / "app" / "fairlead_study" / "client_app.py"
+    client.write_text(client.read_text() + SPOIL.replace("SITES", repr(study.sites)))
+    project = tmp_path / "app" / "pyproject.toml"
+    project.write_text(project.read_text().replace("grace-seconds = 20", "grace-seconds = 12"))
+    out, run = tmp_path / "out", "fedora-seed0"
+    with Tryout(out, insecure=True) as tried:
+        started(tried, study, data)
+        tried.run(tmp_path / "app")
+        until(lambda: rounds_done(out, run) >= 7, MOST_SECONDS)
+        victim = study.sites[2]
+        tried.end(victim, signal.SIGKILL)
+        os.kill(int(read_json(tried.home / "sites" / victim / "worker.json")["pid"]), signal.SIGKILL)
+        killed = rounds_done(out, run)
+        until(lambda: rounds_done(out, run) >= killed + 2)
+        tried.add(victim, data / f"{victim}.csv")
+        tried.wait(study, print, MOST_SECONDS)
+    events = {(e["round"], e["who"]): e["what"] for e in read_json(out / "runs" / run / "events.json")}
+    first, second, third = study.sites
+    assert "the disk is full" in events[2, first]
+    assert "answer has 20,000,000 bytes" in events[3, first]
+    assert "answer is to another question (train, round 1)" in events[4, first]
+    assert "NaN or infinite" in events[5, first]
+    assert "did not come" in events[6, second]
+    assert any(who == third and round > 7 for round, who in events)
+    table = read_table(out / "runs" / run / "rounds.parquet")
+    assert table["left_out"][:6] == [0, 1, 1, 1, 1, 1]
+    assert table["left_out"][-1] == 0  # back again
+    assert read_json(out / "results.json")["unjudged"] == {}
+
+
+def fairlead(*words: str, **more: Any) -> subprocess.CompletedProcess[str]:
+
+    return subprocess.run(
+        [sys.executable, "-m", "fairlead", *words], capture_output=True, text=True, timeout=300, **more
+    )
+
+
+def test_the_app_is_written_as_asked_for(tmp_path: Path) -> None:
+    done = fairlead(
+        *("flower", "init", str(tmp_path / "app"), "fedora", "fedrep+confree", "--sites", "b,a", "--label", "y"),
+        *("--rounds", "30", "--drop", "p,q", "--set", "fedora.a=0.8", "--seeds", "2"),
+    )
+    assert done.returncode == 0, done.stderr
+    study = Study.from_config(read_config(tmp_path / "app"))
+    assert study.sites == ("a", "b")
+    assert study.methods == ("fedora", "fedrep+confree")
+    assert study.seeds == 2
+    assert study.plan(0).rounds == 30
+    assert study.reading().drop == ("p", "q")
+    assert study.settings["set"] == {"fedora": {"a": "0.8"}}
+    again = fairlead("flower", "init", str(tmp_path / "app"), "fedora", "--sites", "a,b")
+    assert again.returncode == 2
+    assert "holds an app already" in again.stderr
+    wrong = fairlead("flower", "run", str(tmp_path), "--data", str(tmp_path))
+    assert "holds no app" in wrong.stderr
+
+
+def test_secure_aggregation_and_methods_that_see_single_updates_refuse_each_other() -> None:
+    def refused(method: str) -> str:
+        with pytest.raises(InputError) as error:
+            refuse_secure_aggregation(Study(("a", "b"), (method,), {}))
+        return str(error.value)
+
+    assert "fedrep+confree must see the update of each site by itself" in refused("fedrep+confree")
+    assert "does not work with its message API" in refused("fedrep")
+    assert needs_single_updates("fedora")
+    assert not any(map(needs_single_updates, SUMS))
+    assert json.dumps(SUMS)

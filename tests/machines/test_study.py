@@ -1,0 +1,271 @@
+"""A study between sites gives the numbers of a comparison in one place, and each site its own verdict."""
+
+from __future__ import annotations
+
+import json
+import stat
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from sites import SETTINGS, write_sites
+
+from fairlead import rounds
+from fairlead.clients import InProcess, engine
+from fairlead.core import EngineError, InputError
+from fairlead.data import Scenario
+from fairlead.data.agreement import Agreed, Look, OwnColumn, agree, look
+from fairlead.data.preparation import Preparation
+from fairlead.data.tables import Reading
+from fairlead.machines import Site, Study, conduct
+from fairlead.machines.conduct import Question
+from fairlead.runs.files import read_json, read_table
+
+
+class Direct:
+    """Carries questions to sites in this process."""
+
+    def __init__(self, study: Study, data: Path, folder: Path) -> None:
+        self.sites = [Site(name, data / f"{name}.csv", folder / name) for name in study.sites]
+        self.asked: list[tuple[str, list[int]]] = []
+        self.dead: set[int] = set()
+
+    def __call__(self, questions: dict[int, Question], patient: bool = False) -> Mapping[int, bytes | str]:
+        texts = {json.loads(text)["what"] for text, _ in questions.values()}
+        self.asked.append((texts.pop(), sorted(questions)))
+        return {k: self.sites[k].answer(*q) for k, q in questions.items() if patient or k not in self.dead}
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    write_sites(tmp_path / "data")
+    return tmp_path / "data"
+
+
+def a_study(data: Path, *methods: str, **settings: Any) -> Study:
+    names = tuple(p.stem for p in data.glob("*.csv"))
+    return Study(names, methods or ("fedrep+confree", "fedora"), SETTINGS | settings)
+
+
+def in_one_place(study: Study, data: Path, method: str) -> list[float]:
+    """The accuracies of the method's models at the kept round, all rows in one process."""
+    s = study.scenario()
+    here = Scenario(data=str(data), label="disease", split="column", clients=None, scaling=s.scaling)
+    federation = here.build(0)
+    assert federation.names == study.sites
+    entry, plan = study.entry(method), study.plan(0)
+    module = study.module(tuple(federation.train.x.shape[1:]), federation.outputs, 0)
+    clients = InProcess(federation, study.training(), engine("loop"))
+    *_, (last, now) = rounds.federate(entry.method, clients, module, plan, average=entry.average)
+    assert now.best is not None
+    assert now.best.round == last.round or plan.select != "last"
+    outputs = clients.outputs("test")
+    y = [federation.test.client(k)[1] for k in range(federation.clients)]
+    return [float((out.argmax(1) == t).float().mean()) for out, t in zip(outputs, y, strict=True)]
+
+
+@pytest.mark.parametrize("scaling", ["shared", "own"])
+def test_a_study_gives_the_accuracies_of_one_place(data: Path, tmp_path: Path, scaling: str) -> None:
+    study = a_study(data, scaling=scaling)
+    post = Direct(study, data, tmp_path / "sites")
+    results = conduct(study, post, tmp_path / "out")
+    for method in ("local", "fedrep+confree", "fedora"):
+        there = results["runs"][f"{method}-seed0"]["scores"]["accuracy"]
+        assert [there[site] for site in study.sites] == pytest.approx(in_one_place(study, data, method), abs=1e-6)
+    assert results["unjudged"] == {}
+
+
+def test_a_round_is_one_message_and_the_control_is_trained_at_the_site(data: Path, tmp_path: Path) -> None:
+    study = a_study(data, "fedrep", evaluate_every=1)
+    post = Direct(study, data, tmp_path / "sites")
+    conduct(study, post, tmp_path / "out")
+    what = [what for what, _ in post.asked]
+    assert what[:3] == ["look", "tell", "begin"]
+    assert what[-1] == "verdict"
+    # LOCAL: a greeting and four scores; fedrep: a greeting, the first round, then scores with the next round in them.
+    assert what[3:-1] == ["ask"] * (5 + 6)
+
+
+def test_a_site_is_told_its_own_verdict_and_nothing_of_the_others(data: Path, tmp_path: Path) -> None:
+    study = a_study(data, "fedora")
+    conduct(study, Direct(study, data, tmp_path / "sites"), tmp_path / "out")
+    for site in study.sites:
+        folder = tmp_path / "sites" / site
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+        text = (folder / study.name / "verdict.txt").read_text()
+        assert site in text
+        assert "fedora" in text
+        assert not any(other in text for other in study.sites if other != site)
+        found = read_json(folder / study.name / "verdict.json")["fedora"]
+        assert found["verdict"] in ("better", "worse", "no difference found", "too few rows to tell")
+        assert found["rows"] > 0
+
+
+def test_a_coordinator_that_starts_again_goes_on_from_its_checkpoint(data: Path, tmp_path: Path) -> None:
+    study = a_study(data, "fedora", evaluate_every=1)
+    whole = conduct(study, Direct(study, data, tmp_path / "a"), tmp_path / "whole")
+
+    class Killed(Exception):
+        pass
+
+    def killed(run: str, round: int, of: int) -> None:
+        if run == "fedora-seed0" and round == 2:
+            raise Killed
+
+    with pytest.raises(Killed):
+        conduct(study, Direct(study, data, tmp_path / "b"), tmp_path / "out", killed)
+    again = Direct(study, data, tmp_path / "b")
+    results = conduct(study, again, tmp_path / "out")
+    assert [what for what, _ in again.asked][:2] == ["begin", "ask"]  # what was agreed is not asked for again
+    for run, found in results["runs"].items():
+        assert found["scores"] == whole["runs"][run]["scores"]
+        losses = [read_table(tmp_path / o / "runs" / run / "records.parquet")["loss"] for o in ("whole", "out")]
+        assert losses[0] == losses[1]
+    (event,) = results["runs"]["fedora-seed0"]["events"]
+    assert event["what"] == "went on from its checkpoint"
+
+
+def test_a_site_that_is_away_is_left_out_and_comes_back(data: Path, tmp_path: Path) -> None:
+    study = a_study(data, "fedora", evaluate_every=1, rounds=6)
+    post = Direct(study, data, tmp_path / "sites")
+
+    def away(run: str, round: int, of: int) -> None:
+        post.dead = {1} if run == "fedora-seed0" and round in (2, 3) else set()
+
+    results = conduct(study, post, tmp_path / "out", away)
+    left = read_table(tmp_path / "out" / "runs" / "fedora-seed0" / "rounds.parquet")["left_out"]
+    assert left == [0, 0, 0, 1, 1, 0]
+    events = results["runs"]["fedora-seed0"]["events"]
+    assert {(e["who"], e["what"]) for e in events} == {(study.sites[1], "answer did not come")}
+    assert results["unjudged"] == {}  # though it may have no model of the very round that is deployed
+
+
+def test_the_sites_agree_on_what_one_table_would_be(data: Path, tmp_path: Path) -> None:
+    study = a_study(data)
+    conduct(study, Direct(study, data, tmp_path / "sites"), tmp_path / "out")
+    there = Preparation.from_json(read_json(tmp_path / "out" / "agreed.json")["preparation"])
+    here = Scenario(data=str(data), label="disease", split="column", clients=None).build(0).preparation
+    assert isinstance(here, Preparation)
+    assert there.features == here.features
+    assert there.scales == here.scales
+    assert there.classes == here.classes
+
+
+def told(*columns: OwnColumn, classes: tuple[str, ...] = ("no", "yes")) -> Look:
+    return Look(columns, ("y",), "classes", classes, ())
+
+
+def test_columns_that_sites_see_differently_are_brought_together_or_refused() -> None:
+    number, answer = OwnColumn("a", "number", False), OwnColumn("a", "yes/no", False)
+    words, other = OwnColumn("a", "words", True, ("x", "y")), OwnColumn("A", "words", True, ("Y", "z"))
+    kept = OwnColumn("b", "number", False)
+    found = agree({"s": told(number, kept), "t": told(answer, kept, classes=("yes",))})
+    assert [(c.name, c.role) for c in found.columns] == [("a", "number"), ("b", "number")]
+    assert found.classes == ("no", "yes")
+    (one,) = agree({"s": told(words), "t": told(other)}).columns
+    assert [v.casefold() for v in one.values] == ["x", "y", "z"]
+    left = agree({"s": told(replace(number, role="id"), kept), "t": told(number, kept)}).columns
+    assert [c.kept for c in left] == [False, True]
+    with pytest.raises(
+        InputError, match=r"differ on what 'a' is \(number at s, words at t\); say numeric, words or drop"
+    ):
+        agree({"s": told(number, kept), "t": told(words, kept)})
+    with pytest.raises(InputError, match="t has other data than s"):
+        agree({"s": told(kept), "t": replace(told(kept), task="quantity")})
+    with pytest.raises(InputError, match="all rows of all sites are of one class"):
+        agree({"s": told(kept, classes=("no",)), "t": told(kept, classes=("No",))})
+
+
+def test_a_site_names_no_category_that_few_of_its_rows_have(tmp_path: Path) -> None:
+    rows = {"word": ["common"] * 20 + ["rare"] * 2, "x": np.linspace(0, 1, 22), "y": [0, 1] * 11}
+    pd.DataFrame(rows).to_csv(tmp_path / "a.csv", index=False)
+    found = look(tmp_path / "a.csv", Reading(label="y"))
+    by_name = {c.name: c for c in found.columns}
+    assert by_name["word"].values == ("common",)
+    assert "rare" not in json.dumps(asdict(found))
+
+
+def test_quantities_and_own_images_work_as_well(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    for site in "ab":
+        x = rng.normal(size=(60, 3))
+        frame = pd.DataFrame(x, columns=list("pqr")).assign(y=x @ [1.0, 2.0, -1.0] + 0.1 * rng.normal(size=60))
+        (tmp_path / "data").mkdir(exist_ok=True)
+        frame.to_csv(tmp_path / "data" / f"{site}.csv", index=False)
+    study = Study(("a", "b"), ("fedavg",), {"label": "y", "rounds": 3, "evaluate_every": 3, "model": "mlp"})
+    results = conduct(study, Direct(study, tmp_path / "data", tmp_path / "sites"), tmp_path / "out")
+    assert set(results["runs"]["fedavg-seed0"]["scores"]["loss"]) == {"a", "b"}
+    assert "rmse" in (tmp_path / "sites" / "a" / study.name / "verdict.txt").read_text()
+
+
+def test_a_site_refuses_what_is_not_its_study(data: Path, tmp_path: Path) -> None:
+    study = a_study(data)
+    site = Site("hungary", data / f"{study.sites[0]}.csv", tmp_path)
+
+    def refused(**asked: Any) -> str:
+        return str(json.loads(site.answer(json.dumps(asked)))["refused"])
+
+    assert "question 'dance' is unknown" in refused(what="dance")
+    assert "has not begun study-x" in refused(what="ask", study="study-x", method="fedora", seed=0)
+    assert "no name for a folder" in refused(what="ask", study="../x", method="fedora", seed=0)
+    assert "install the same" in refused(what="look", study=study.to_json(), version="0.0.0")
+    assert "none of fairlead's" in json.loads(site.answer("noise"))["refused"]
+
+
+def test_what_a_site_may_not_say_is_refused(data: Path, tmp_path: Path) -> None:
+    study = a_study(data)
+
+    class Odd(Direct):
+        what: str
+        answer: bytes | str
+
+        def __call__(self, questions: dict[int, Question], patient: bool = False) -> Mapping[int, bytes | str]:
+            came = dict(super().__call__(questions, patient))
+            if self.asked[-1][0] == self.what:
+                came[1] = self.answer
+            return came
+
+    for what, answer, reason in (
+        ("look", b"noise", "must answer before the study can begin, but its answer is none of fairlead's"),
+        ("look", b"{}", "answer is not as expected"),
+        ("look", b"x" * 2**23, "answer has 8,388,608 bytes"),
+        ("tell", b'{"rows": 9, "known": [9], "mean": [1], "squares": [1], "words": [[]]}', "does not fit the"),
+        ("begin", "node is not reachable", "but its node is not reachable"),
+    ):
+        post = Odd(study, data, tmp_path / "sites")
+        post.what, post.answer = what, answer
+        with pytest.raises(EngineError, match=reason):
+            conduct(study, post, tmp_path / "out")
+
+
+def test_a_study_is_checked_before_it_begins() -> None:
+    for arguments, reason in (
+        ((("a",), ("fedora",), {}), "two sites at least"),
+        ((("a", "b c"), ("fedora",), {}), "letters, digits"),
+        ((("a", "b"), ("local",), {}), "a method beside the control"),
+        ((("a", "b"), ("fedorra",), {}), "unknown"),
+        ((("a", "b"), ("fedora",), {"clients": 3}), "no setting of a study"),
+        ((("a", "b"), ("fedora",), {"metric": "speed"}), "metric 'speed' is unknown"),
+    ):
+        with pytest.raises(InputError, match=reason):
+            Study(*arguments)
+    flat = {"sites": "b, a", "methods": "fedora,fedrep+confree", "seeds": 2, "label": "y", "lr": 0.1, "model": ""}
+    study = Study.from_config(flat | {"set": "fedora.a=0.8", "batch-size": 8, "out": "/x"})
+    assert study.sites == ("a", "b")
+    assert study.training().batch_size == 8
+    assert study.settings["set"] == {"fedora": {"a": "0.8"}}
+    assert Study.from_json(json.loads(json.dumps(study.to_json()))) == study
+
+
+def test_a_column_that_is_agreed_survives_a_file() -> None:
+    from fairlead.machines.site import AGREED
+
+    found = agree(
+        {"s": told(OwnColumn("b", "words", True, ("x", "z"))), "t": told(OwnColumn("b", "words", True, ("y",)))}
+    )
+    assert AGREED.validate_python(json.loads(json.dumps(asdict(found)))) == found
+    assert isinstance(found, Agreed)
