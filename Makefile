@@ -7,7 +7,7 @@ INSTALL_MACHINES := .venv-machines/bin/python -m pip install --quiet --disable-p
 .PHONY: demo test test-machines check clean
 
 demo: .venv/installed
-	$(BIN)/fairlead compare fedavg fedrep+confree ditto fedora --seeds 3 --out runs/demo
+	$(BIN)/fairlead compare fedavg fedrep+confree ditto fedora --set fedora.variant=released --seeds 3 --out runs/demo
 
 test: .venv/installed-dev
 	$(BIN)/ruff check .

@@ -91,7 +91,7 @@ def test_bytes_are_those_of_the_rows_that_travel() -> None:
     (first, *_) = train("local", federation())
     assert (first.bytes_up, first.bytes_down) == (0, 0)
     hello, second, *_ = train("fedora", federation())
-    assert hello.bytes_up - second.bytes_up == 4 * (3 + 2) * 4  # one subspace vector of inputs and labels each
+    assert hello.bytes_up - second.bytes_up == 4 * 3 * 4  # one subspace vector of inputs each
 
 
 def test_swapping_the_stage_of_a_method_that_averages_nothing_is_refused() -> None:

@@ -83,7 +83,9 @@ def fomo(m: int, sent: int, d: int, single: float, options: Options) -> Row:
     message = {"models": theta[None], "chosen": torch.randint(m, (m, sent), generator=draw)}
 
     def some(rows: Tensor) -> Tensor:
-        return mixture(theta[rows[0] : rows[-1] + 1], message | {"chosen": message["chosen"][rows]}, w[rows])
+        mine = theta[rows[0] : rows[-1] + 1]
+        state = {"theta": mine, "before": mine}
+        return mixture(state, message | {"chosen": message["chosen"][rows]}, w[rows, :1], w[rows])
 
     # As in a round, where every worker mixes for its share of the clients.
     with ThreadPoolExecutor(cores(), initializer=torch.set_num_threads, initargs=(1,)) as crew:

@@ -22,9 +22,17 @@ def test_attention_is_the_slope_of_one_minus_exp() -> None:
     torch.testing.assert_close(xi, torch.tensor(expected, dtype=torch.float64))
 
 
-def test_attention_keeps_a_mixture_of_many_equal_models() -> None:
+def test_equal_models_give_their_plain_mean_and_nobody_gives_more_of_itself_away() -> None:
     xi = attention(torch.zeros(5, 3), alpha=1.0, sigma=1.0)
-    torch.testing.assert_close(xi, (torch.ones(5, 5, dtype=torch.float64) - torch.eye(5, dtype=torch.float64)) / 4)
+    torch.testing.assert_close(xi, torch.full((5, 5), 1 / 5, dtype=torch.float64))
+    near = torch.tensor([[0.0], [0.1], [0.3], [0.2]], dtype=torch.float64)
+    for alpha in (0.2, 1.0, 50.0):
+        xi = attention(near, alpha, sigma=0.5)
+        slopes = 2 * torch.exp(-((near - near.T) ** 2) / 0.5) * (1 - torch.eye(4))
+        smaller = torch.minimum(torch.tensor(alpha), 0.75 / slopes.sum(1))  # the α_k of each client
+        expected = smaller[:, None] * slopes
+        torch.testing.assert_close(xi, expected + torch.diag(1 - expected.sum(1)))
+        assert bool((xi.diagonal() >= 0.25 - 1e-12).all())
 
 
 def test_the_tie_has_a_gradient() -> None:

@@ -5,7 +5,7 @@ import torch
 from helpers import cohorts, quadratic, run, training
 from torch import Tensor
 
-from fairlead.core import InputError
+from fairlead.core import Federation, InputError
 from fairlead.methods import fedfomo, local
 from fairlead.methods.fedfomo import choose, mixture
 
@@ -17,30 +17,47 @@ def loss(u: Tensor, c: Tensor) -> Tensor:
     return (u - c).square().sum(-1) / 2
 
 
-def test_the_second_round_starts_from_the_weighted_mixture() -> None:
-    """w_n = (L(θ) - L(θ_n)) / |θ_n - θ|, clipped and normalised; then one step of local training."""
-    start = torch.tensor([4.0, 4.0])
-    first = start + LR * (CENTRES - start)
-    expected, affinities = [], []
-    for k, c in enumerate(CENTRES):
-        w = torch.stack([(loss(first[k], c) - loss(o, c)) / (o - first[k]).norm() for o in first])
-        w[k] = 0
-        share = w.clamp(min=0) / w.clamp(min=0).sum() if bool((w > 0).any()) else torch.eye(3)[k]
-        mixed = share @ first
-        expected.append(mixed + LR * (c - mixed))
-        affinities.append(w)
-    models, snapshot = run(fedfomo(), quadratic(CENTRES), start.tolist(), rounds=2)
-    torch.testing.assert_close(models, torch.stack(expected))
-    torch.testing.assert_close(snapshot.server["preference"], torch.stack(affinities))
-    alone, _ = run(local(), quadratic(CENTRES), start.tolist(), rounds=2)
+def test_every_round_starts_from_the_weighted_mixture() -> None:
+    """w_n = (L(θ') - L(θ_n)) / |θ_n - θ'| with θ' before training and one's own model among the θ_n, in float64."""
+    centres, start = CENTRES.double(), torch.tensor([4.0, 4.0], dtype=torch.float64)
+    before = start.expand(3, -1)
+    theta, preference = before + LR * (centres - before), torch.zeros(3, 3, dtype=torch.float64)
+    shares = []
+    for _ in range(3):
+        mixed = []
+        for k, c in enumerate(centres):
+            w = torch.stack([(loss(before[k], c) - loss(o, c)) / (o - before[k]).norm() for o in theta])
+            share = w.clamp(min=0) / w.clamp(min=0).sum()
+            mixed.append(share @ theta)
+            shares.append(share)
+            preference[k] += w.where(torch.arange(3) != k, 0)
+        before = torch.stack(mixed)
+        theta = before + LR * (centres - before)
+    models, snapshot = run(fedfomo(), quadratic(CENTRES), start.tolist(), rounds=4)
+    torch.testing.assert_close(models.double(), theta, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(snapshot.server["preference"].double(), preference, atol=1e-4, rtol=1e-4)
+    own = torch.stack(shares).view(3, 3, 3).diagonal(dim1=1, dim2=2)
+    assert bool((own > 0.1).all())  # one's own model keeps a share
+    alone, _ = run(local(), quadratic(CENTRES), start.tolist(), rounds=4)
     assert float((models - alone).abs().max()) > 0.01
 
 
-def test_a_mixture_without_helpful_models_is_ones_own() -> None:
-    theta, sent = torch.tensor([[1.0]]), {"models": torch.tensor([[[5.0], [6.0]]]), "chosen": torch.tensor([[0, 1]])}
-    assert mixture(theta, sent, torch.tensor([[-1.0, 0.0]])).tolist() == [[1.0]]
+NOTHING = torch.zeros(1, 1)
+
+
+def test_where_no_model_helps_the_round_is_taken_back() -> None:
+    state = {"theta": torch.tensor([[1.0]]), "before": torch.tensor([[3.0]])}
+    sent = {"models": torch.tensor([[[5.0], [6.0]]]), "chosen": torch.tensor([[0, 1]])}
+    assert mixture(state, sent, NOTHING, torch.tensor([[-1.0, 0.0]])).tolist() == [[3.0]]
     nobody = sent | {"chosen": torch.zeros(1, 0, dtype=torch.int64)}
-    assert mixture(theta, nobody, torch.zeros(1, 0)).tolist() == [[1.0]]
+    assert mixture(state, nobody, NOTHING, torch.zeros(1, 0)).tolist() == [[3.0]]
+    assert mixture(state, nobody, torch.ones(1, 1), torch.zeros(1, 0)).tolist() == [[1.0]]
+
+
+def test_training_that_raises_the_validation_loss_is_not_gone_on_with() -> None:
+    train, held = (quadratic([[c]]).train for c in (4.0, 0.0))
+    models, _ = run(fedfomo(), Federation(train, held, held, ()), [1.0], rounds=3)
+    assert models.tolist() == [[pytest.approx(1.0 + LR * 3)]]  # each round starts from 1 again
 
 
 @pytest.mark.parametrize("clients", [1, 7], ids=["a few rows", "one product"])
@@ -49,12 +66,17 @@ def test_the_mixture_is_the_weighted_sum_however_many_ask(clients: int) -> None:
     models, w = torch.randn(9, 4, generator=draw), torch.rand(clients, 3, generator=draw)
     chosen = torch.randint(9, (clients, 3), generator=draw)
     chosen[0, 1] = chosen[0, 0]  # a model twice counts twice
-    mixed = mixture(torch.zeros(clients, 4), {"models": models[None], "chosen": chosen}, w)
-    by_hand = [sum(w[k, n] * models[chosen[k, n]] for n in range(3)) / w[k].sum() for k in range(clients)]
+    own, theta = torch.rand(clients, 1, generator=draw), torch.randn(clients, 4, generator=draw)
+    state = {"theta": theta, "before": torch.zeros(clients, 4)}
+    mixed = mixture(state, {"models": models[None], "chosen": chosen}, own, w)
+    by_hand = [
+        (own[k] * theta[k] + sum(w[k, n] * models[chosen[k, n]] for n in range(3))) / (own[k] + w[k].sum())
+        for k in range(clients)
+    ]
     torch.testing.assert_close(mixed, torch.stack(by_hand))
 
 
-def test_with_its_own_model_only_it_is_local() -> None:
+def test_with_its_own_model_only_it_is_local_where_training_helps() -> None:
     federation = quadratic(CENTRES, [1, 4, 2])
     for participation in (1.0, 0.7):
         mine, alone = (
@@ -114,7 +136,7 @@ def test_a_client_that_joins_late_gains_from_those_present_and_harms_nobody() ->
 
 
 def test_what_cannot_work_is_refused() -> None:
-    with pytest.raises(InputError, match="0 is LOCAL"):
+    with pytest.raises(InputError, match="with 0 clients train alone"):
         fedfomo(models=-1)
     with pytest.raises(InputError, match="never explores"):
         fedfomo(epsilon=1.5)

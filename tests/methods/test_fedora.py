@@ -1,13 +1,13 @@
 """FEDORA: closed forms of the tie and the propagation, its limits, and clients that join late."""
 
 import torch
-from helpers import quadratic, run, training
+from helpers import Point, quadratic, run, training
 from torch import Tensor
 
-from fairlead.core import Cohort
+from fairlead.core import Cohort, FastNetwork, Federation, Layout, Split, Task
 from fairlead.functional import spread_matrix, subspace_similarity
 from fairlead.methods import fedora, local
-from fairlead.methods.fedora import nearest_only
+from fairlead.methods.fedora import nearest_only, summed_loss
 from fairlead.servers import mean
 
 CENTRES = [[0.0, 0.0], [1.0, 0.0], [4.0, 2.0]]
@@ -60,6 +60,46 @@ def test_without_a_pull_it_is_local_and_with_all_of_it_a_step_from_the_neighbour
     gentle, firm = (run(fedora(variant="paper", pull=p), federation, [4.0, 4.0], rounds=3)[0] for p in (1e9, 1e12))
     assert torch.equal(gentle, firm)
     assert float((firm - alone).abs().max()) > 0.01
+
+
+def test_the_released_losses_are_sums_over_batches() -> None:
+    """Validation samples in batches of 2: of three samples, the mean of two plus the third; of one, itself."""
+    x, y = torch.zeros(4, 1), torch.tensor([[0.0], [2.0], [6.0], [4.0]])
+    split = Split(x, y, torch.tensor([0, 3, 4]))
+    module = Point([1.0])
+    layout = Layout(module)
+    how = training(batch_size=2)
+    task = Task(FastNetwork(module, layout), Federation(split, split, split, ()), [0, 1], how, round=1, seed=0)
+    rows = torch.tensor([[0.0], [1.0]])
+    halves = 0.5 * torch.tensor([[(0 + 4) / 2 + 36], [9.0]])
+    torch.testing.assert_close(summed_loss(task, rows), halves)
+    torch.testing.assert_close(task.loss(rows), 0.5 * torch.tensor([[40 / 3], [9.0]]))
+
+
+def test_the_released_tie_and_graph_against_float64() -> None:
+    """Two rounds: edges exp(10 cos) to the two nearest, λ = exp(gain/2) or 0, and a step of lr λ towards θ̂."""
+    centres, start = (torch.tensor(x, dtype=torch.float64) for x in (CENTRES, [[5.0, -3.0]]))
+    theta = start + LR * (centres - start)
+    x = torch.nn.functional.normalize(torch.tensor(INPUTS, dtype=torch.float64))
+    W = (10 * x @ x.T).exp().fill_diagonal_(0)  # with three clients, everybody's two nearest are the others
+    hat = spread_matrix(W, 0.8) @ theta
+    gain = ((theta - centres).square() - (hat - centres).square()).sum(1, keepdim=True) / 2
+    lam = torch.where(gain < 0, 0.0, (gain / 2).exp()).clamp(max=1 / LR)
+    assert bool((lam == 0).any())
+    assert bool((lam > 0).any())
+    expected = theta + LR * (centres - theta) + LR * lam * (hat - theta)
+    models, _ = run(fedora(variant="released"), quadratic(CENTRES, inputs=INPUTS), [5.0, -3.0], rounds=2)
+    torch.testing.assert_close(models.double(), expected, atol=1e-5, rtol=1e-5)
+
+
+def test_the_paper_is_the_default() -> None:
+    federation = quadratic(CENTRES, inputs=INPUTS)
+    usual, paper, released = (
+        run(m, federation, [5.0, -3.0], rounds=3)[0]
+        for m in (fedora(), fedora(variant="paper"), fedora(variant="released"))
+    )
+    assert torch.equal(usual, paper)
+    assert not torch.allclose(usual, released, atol=1e-3)
 
 
 def test_edges_lead_to_the_nearest_others_that_are_present() -> None:

@@ -7,7 +7,7 @@ import torch
 from helpers import Point, cohorts, quadratic, run, training
 from torch import nn
 
-from fairlead.core import Cohort, InputError, Layout, Method, Named, Server
+from fairlead.core import Cohort, FastNetwork, InputError, Layout, Method, Named, Server, Task
 from fairlead.methods import pfedhn
 from fairlead.methods.pfedhn import generate, under
 from fairlead.servers import mean
@@ -30,20 +30,71 @@ def whole_cohort(n: int, round: int = 1) -> Cohort:
     return Cohort(torch.arange(n), torch.full((n,), 1 / n), n, round, 0)
 
 
+def as_module(state: Named) -> nn.Sequential:
+    """The hypernetwork as a module: four linear layers with ReLU between them, and the head right after."""
+    reference = nn.Sequential(
+        nn.Linear(1, 100),
+        *(layer for _ in range(3) for layer in (nn.ReLU(), nn.Linear(100, 100))),
+        nn.Linear(100, 2),
+    )
+    linear = [layer for layer in reference if isinstance(layer, nn.Linear)]
+    with torch.no_grad():
+        for name, layer in zip(["0", "1", "2", "3", "head"], linear, strict=True):
+            layer.weight.copy_(state[f"phi.{name}.weight"])
+            layer.bias.copy_(state[f"phi.{name}.bias"])
+    return reference
+
+
+def test_a_step_for_each_client_is_the_paper_s_one_after_another() -> None:
+    """Plain SGD on one client's -Δθ·h(v_i) at a time, the whole of h moving between them, in float64."""
+    server, state, message = begun(pfedhn(steps="client", weight_decay=0.0, momentum=0.5))
+    reference = as_module(state).double()
+    v = [nn.Parameter(row[None].double()) for row in state["v"]]
+    sgd = torch.optim.SGD(reference.parameters(), lr=0.01, momentum=0.5)
+    each = [torch.optim.SGD([row], lr=0.01, momentum=0.5) for row in v]
+    for t in (1, 2):
+        delta = LR * (CENTRES - message["theta"])
+        state, message = server.update(state, {"theta": delta}, whole_cohort(3, t))
+        for k in range(3):
+            sgd.zero_grad()
+            each[k].zero_grad()
+            (-(delta[k].double() * reference(v[k])[0]).sum()).backward()
+            sgd.step()
+            each[k].step()
+        expected = reference(torch.cat([*v])).detach()
+        torch.testing.assert_close(message["theta"].double(), expected, atol=1e-5, rtol=1e-5)
+
+
+def test_with_one_client_a_round_both_ways_to_step_are_the_same() -> None:
+    found = []
+    for method in (pfedhn(steps="client"), pfedhn(steps="round")):
+        server, state, _ = begun(method)
+        for k in (1, 0, 1):
+            one = Cohort(torch.tensor([k]), torch.ones(1), 3, 1, 0)
+            state, message = server.update(state, {"theta": torch.ones(1, 2)}, one)
+        found.append(message["theta"])
+    assert torch.equal(*found)
+
+
+def test_a_long_gradient_of_a_client_is_shortened() -> None:
+    """100 away from its centre a client moves by lr times the clip, not by lr times 100."""
+    far = torch.tensor([[100.0, 0.0]])
+    method = pfedhn(clip=7.0)
+    module = Point([0.0, 0.0])
+    layout = Layout(module)
+    task = Task(FastNetwork(module, layout), quadratic(far), [0], training(LR), round=1, seed=0)
+    state, message = method.init(layout.read(module), layout)
+    _, reply = method.client(state, message, task)
+    torch.testing.assert_close(reply["theta"], torch.tensor([[LR * 7.0, 0.0]]))
+
+
 @pytest.mark.parametrize("clip", [50.0, 0.1])
 def test_two_steps_are_those_of_torch_sgd_on_the_chain_rule(clip: float) -> None:
     """θ = h(v; φ) written as a module, the loss -Σ Δθ_i·θ_i / C, a step of C lr, momentum, decay and clipping."""
     options: dict[str, Any] = {"lr": 0.01, "momentum": 0.5, "weight_decay": 0.1, "clip": clip}
     server, state, message = begun(pfedhn(**options))
     v = nn.Parameter(state["v"].clone())
-    layers = [nn.Linear(1, 100), nn.ReLU(), nn.Linear(100, 100), nn.ReLU(), nn.Linear(100, 100), nn.ReLU()]
-    reference = nn.Sequential(*layers, nn.Linear(100, 2))
-    linear = [layer for layer in reference if isinstance(layer, nn.Linear)]
-    names = ["0", "1", "2", "head"]
-    with torch.no_grad():
-        for name, layer in zip(names, linear, strict=True):
-            layer.weight.copy_(state[f"phi.{name}.weight"])
-            layer.bias.copy_(state[f"phi.{name}.bias"])
+    reference = as_module(state)
     moving = [*reference.parameters(), v]
     sgd = torch.optim.SGD(moving, lr=3 * 0.01, momentum=0.5, weight_decay=0.1)
     torch.testing.assert_close(message["theta"], reference(v).detach())
@@ -118,6 +169,6 @@ def test_an_embedding_never_used_pollutes_nobody() -> None:
 
 
 def test_what_cannot_work_is_refused() -> None:
-    for wrong in ({"lr": 0.0}, {"momentum": 1.0}, {"weight_decay": -1.0}, {"clip": 0.0}, {"hidden": 0}):
+    for wrong in ({"lr": 0.0}, {"momentum": 1.0}, {"weight_decay": -1.0}, {"clip": 0.0}, {"hidden": 0}, {"steps": "x"}):
         with pytest.raises(InputError, match=f"pfedhn: {next(iter(wrong))}"):
             pfedhn(**wrong)

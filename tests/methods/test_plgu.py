@@ -8,7 +8,7 @@ import torch
 from helpers import CLASSES, Point, Sum, blobs, net, quadratic, run, training
 from torch import Tensor, nn
 
-from fairlead.core import InputError, Layout
+from fairlead.core import InputError, Layout, Training
 from fairlead.core.sharpness import personalization
 from fairlead.methods import fedavg, fedrep, local, plgu_grep, plgu_lf
 from fairlead.servers import uniform
@@ -110,11 +110,11 @@ def test_lf_more_personal_layers_than_layers_are_refused() -> None:
 
 
 def test_grep_first_round() -> None:
-    """The head steps by -η r; the body has gradient r' = (1 - η) r then, and score 1/2: uphill r' + ρ/2 r'/|r'|."""
+    """The head steps by -η r; the body has gradient r' = (1 - η) r then, and score 1: uphill r' + ρ r'/|r'|."""
     r = A + B - CENTRES
     how = training(lr=0.1, steps=None)
     models, _ = run(plgu_grep(rho=0.4), quadratic(CENTRES, sizes=[1, 3]), Sum(A, B), how=how)
-    body = A - 0.1 * (0.9 * r + 0.2 * unit(r)).mean(0)
+    body = A - 0.1 * (0.9 * r + 0.4 * unit(r)).mean(0)
     torch.testing.assert_close(models, torch.cat([body.expand(2, -1), B - 0.1 * r], 1))
 
 
@@ -124,12 +124,30 @@ def test_grep_scores_come_from_where_the_client_left_the_body() -> None:
     _, first = run(plgu_grep(rho=0.5), blobs(), net(), rounds=1, how=how)
     state = {n.removeprefix("state.row."): x for n, x in first.clients().items()}
     layout = Layout(net())
-    left, received = (
-        layout.join((layout.body, b), (layout.head, state["head"])) for b in (state["body"], first.message["w"])
-    )
-    xi = personalization(left, received, layout)
-    assert (xi[:, :2] > 0).all()
-    assert (xi[:, 2] == 0).all()
+    xi = personalization(state["body"], first.message["w"], layout.alone(layout.body))
+    assert xi.shape == (3, 2)
+    assert (xi > 0).all()
+    torch.testing.assert_close(xi.sum(1), torch.ones(3))
+
+
+def test_grep_scores_of_the_body_sum_to_one_in_the_first_round() -> None:
+    """Both layers of the body count one half; the head, which does not move with it, counts nothing."""
+    rho, module, (x, y) = 0.7, net().double(), blobs((4,)).train.client(0)
+    tensors: dict[str, Tensor] = dict(module.named_parameters())
+    body = [n for n in tensors if not n.startswith("4.")]
+
+    def gradients(at: dict[str, Tensor]) -> dict[str, Tensor]:
+        out = torch.func.functional_call(module, at, (x.double(),))
+        value = torch.nn.functional.cross_entropy(out, y)
+        return dict(zip(body, torch.autograd.grad(value, [at[n] for n in body]), strict=True))
+
+    g = gradients(tensors)
+    length = torch.stack([v.square().sum() for v in g.values()]).sum().sqrt()
+    ahead = {n: v + rho / 2 * g[n] / length if n in body else v for n, v in tensors.items()}
+    expected = torch.cat([(tensors[n] - 0.1 * v).flatten() for n, v in gradients(ahead).items()]).detach()
+    how = Training(lr=0.1, batch_size=4)
+    models, _ = run(plgu_grep(rho=rho, head_epochs=0), blobs((4,)), net(), how=how)
+    torch.testing.assert_close(models[0, Layout(net()).body.columns], expected.float())
 
 
 def test_grep_without_sharpness_is_fedrep() -> None:

@@ -11,9 +11,11 @@ s         share              part of the train samples on which W_i is learned
 
 Cost: upper layers and their shares kept per client, an extra pass per round and per deployed model; traffic as FedAvg.
 In a client's first round there is nothing of its own to mix; in its second one W_i is trained until the standard
-deviation of the last `window` losses falls below `threshold` (`passes` at most), later for one pass a round.
-Differs from the paper: the loss that decides is that of all train samples after each pass. `layers` counts layers, as
-the paper does; the reference code's 2 counts tensors, and is the last layer's weight and bias.
+deviation of the last `window` losses falls below `threshold`, after more than `window` passes and `passes` at most,
+later for one pass a round. All passes of a round go over the same sample.
+Differs from the paper: the loss that decides is that of all train samples after each pass, where the released code has
+the last batch's; and `passes` is a bound. `layers` counts layers, as the paper does; the released code's 2 counts
+tensors, and is the last layer's weight and bias. There the sample is a run of neighbours in the file, here at random.
 """
 
 from dataclasses import replace
@@ -74,18 +76,19 @@ def fedala(
 
     def learned(weights: Tensor, learning: Tensor, search: Tensor, own: Tensor, theirs: Tensor, top: Task) -> Tensor:
         losses: list[Tensor] = []
-        for i in range(passes):
+        batches = sampled(top, share, start=top.training.epochs)
+        for _ in range(passes):
             if not bool(on_host(learning).any()):
                 break
-            for batch in sampled(top, share, start=top.training.epochs + i):
+            for batch in batches:
                 g = top.grad(torch.lerp(own, theirs, weights), batch) * (theirs - own)
                 active = learning if batch.active is None else learning * batch.active
                 weights = (weights - rate * active * g).clamp(0, 1)
             learning = learning & search
             if bool(on_host(learning).any()):
                 losses.append(top.loss(torch.lerp(own, theirs, weights), "train"))
-            if len(losses) >= window:
-                learning = learning & (torch.stack(losses[-window:]).std(0) >= threshold)
+            if len(losses) > window:
+                learning = learning & (torch.stack(losses[-window:]).std(0, correction=0) >= threshold)
         return weights
 
     return Method(init, client, personal, server=averaging, average=mean())
@@ -99,7 +102,7 @@ def upper(layout: Layout, layers: int) -> Part:
 
 
 def sampled(task: Task, share: float, start: int) -> list[Batch]:
-    """One pass over a fresh sample of each client's train data: the first so many of a fresh order."""
+    """One pass over a random sample of each client's train data: the first so many of the order of pass `start`."""
     size = task.training.batch_size
     wanted = (share * task.sizes()).ceil()
     how = task.sgd.but(epochs=1, steps=int((wanted / size).ceil().max()), start=start)

@@ -9,9 +9,11 @@ A(x)    1 - exp(-x/σ)      x = ‖w_i - w_j‖²; attention is its slope, exp(-
 λ       pull               strength of the tie (λ/2α_k)‖w - u_i‖²; 0 is LOCAL
 
 Cost: one model kept per client; one model each way a round; the server keeps N models and takes N² D steps.
-Differs from the paper: where attention to the others sums to more than one it is scaled to sum to one, as u_i would be
-no mixture otherwise; the proximal problem is solved by the run's local training, from w_i. Clients that never took part
-receive the mean of the models of those that did, and would deploy it.
+The paper asks for an α_k small enough that no ξ_ij is negative. Here it is made so client by client: of m clients, one
+gives the others (m - 1)/m at most, and keeps as much as each would have in a plain mean; equal models give that mean.
+Differs from the paper: the tie keeps the α_k asked for where a client's was made smaller; the proximal problem is
+solved by the run's local training, from w_i. Clients that never took part receive the mean of the models of those that
+did, and would deploy it. The variant for deep networks, HeurFedAMP, is not here.
 """
 
 import torch
@@ -52,10 +54,13 @@ def attention(models: Tensor, alpha: float, sigma: float) -> Tensor:
 
     >>> attention(torch.tensor([[0.0], [0.0], [9.0]]), alpha=0.5, sigma=1.0).round(decimals=4).tolist()
     [[0.5, 0.5, 0.0], [0.5, 0.5, 0.0], [0.0, 0.0, 1.0]]
+    >>> attention(torch.zeros(4, 1), alpha=1.0, sigma=1.0)[0].tolist()
+    [0.25, 0.25, 0.25, 0.25]
     """
     G = torch.from_numpy(gram(models))
     squares = G.diagonal()
     x = (squares[:, None] + squares - 2 * G).clamp(min=0)
     xi = (alpha / sigma * torch.exp(-x / sigma)).fill_diagonal_(0)
-    xi = xi / xi.sum(1, keepdim=True).clamp(min=1)
+    most = (len(models) - 1) / len(models)
+    xi = xi * (most / xi.sum(1, keepdim=True).clamp(min=most or 1.0))
     return xi + (1 - xi.sum(1)).diag()

@@ -11,10 +11,12 @@ r_i, s_i  r, s              shares of each feature for the global and the person
 λ         pull              weight of the squared MMD between h_i and h; 0 lets the extractors drift
 
 Cost: one head kept per client, an extra pass through the body per step; body, head and gate down and their changes up.
-The policy is a plain softmax, without Gumbel noise, in training as in deployment.
-Differs from the paper: v_i follows the personal head while it trains, as a constant; the MMD sums
-Gaussian kernels of four fixed widths, as the reference code does. Another averaging stage acts on the body alone; heads
-and gates are always averaged.
+Differs from the paper: v_i follows the personal head while it trains, as a constant; the MMD sums Gaussian kernels of
+four fixed widths, as the reference code does. Another averaging stage acts on the body alone; heads and gates are
+always averaged.
+Differs from the released code: r and s are a plain softmax of the policy's outputs. There it is `gumbel_softmax` with
+temperature 1, in training as in tests: random shares, so that a deployed model would answer the same sample
+differently each time.
 """
 
 import copy

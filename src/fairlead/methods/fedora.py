@@ -11,12 +11,14 @@ p       rank                    singular vectors per client
         pull                    times λ_k; 1 is the paper's, 0 is LOCAL
 
 Cost: one model kept per client; one model each way a round, and p·d_in numbers per client once.
-Variants: "paper" ties with the gradient of λ_k‖θ - θ̂_k‖², λ_k = max(1e-8, ℓ(θ_k) - ℓ(θ̂_k)), and uses every w_kk' as it
-is. "released", the default, follows the settings of the published Rotated MNIST runs: one-hot labels appended to the
-inputs, edges exp(sharpness · w) to each client's `neighbours` most similar others only, λ_k = 0 where θ_k has the lower
-validation loss and exp((ℓ(θ_k) - ℓ(θ̂_k))/2) elsewhere, and a pull that momentum does not see.
+Variants: "paper", the default, ties with the gradient of λ_k‖θ - θ̂_k‖², λ_k = max(1e-8, ℓ(θ_k) - ℓ(θ̂_k)), and uses
+every w_kk' as it is. "released" follows the settings of the published Rotated MNIST runs: one-hot labels appended to
+the inputs, edges exp(sharpness · w) to each client's `neighbours` most similar others only, λ_k = 0 where θ_k has the
+lower validation loss and exp((ℓ(θ_k) - ℓ(θ̂_k))/2) elsewhere, and a pull that momentum does not see; there ℓ is a sum
+over validation batches of the run's batch size, in "paper" the mean over validation samples.
 Privacy: a rank-1 vector resembles the client's mean image and, with labels appended, its label mix.
-Differs from the paper: the graph joins only clients that have taken part by now; one that never did receives the mean
+Differs from the paper: a step goes at most as far as θ̂_k (λ_k ≤ 1/η in "released", 1/(2η) in "paper"), or a large gain
+would overshoot it. The graph joins only clients that have taken part by now; one that never did receives the mean
 of its neighbours' θ̂, which is also what it would deploy. Quantities are not appended to the inputs as labels are: the
 graph would depend on their unit.
 """
@@ -36,7 +38,7 @@ from fairlead.servers.propagation import propagation
 def fedora(
     *,
     a: float = 0.8,
-    variant: Literal["released", "paper"] = "released",
+    variant: Literal["paper", "released"] = "paper",
     rank: int = 1,
     neighbours: int = 2,
     sharpness: float = 10.0,
@@ -44,7 +46,7 @@ def fedora(
 ) -> Method:
     """Parameters propagate over a graph of clients with similar data."""
     require(0 <= a < 1, f"fedora: a must lie in [0, 1), got {a}; 0 propagates nothing")
-    require(variant in ("released", "paper"), f"fedora: variant must be 'released' or 'paper', got '{variant}'")
+    require(variant in ("paper", "released"), f"fedora: variant must be 'paper' or 'released', got '{variant}'")
     require(rank >= 1, f"fedora: rank must be >= 1, got {rank}")
     require(neighbours >= 1, f"fedora: neighbours must be >= 1, got {neighbours}")
     require(pull >= 0, f"fedora: pull must be >= 0, got {pull}; 0 is LOCAL")
@@ -78,7 +80,8 @@ def fedora(
 
     def client(state: Named, message: Named, task: Task) -> tuple[Named, Named]:
         theta, theta_hat = state["theta"], message["theta"]
-        gain = task.loss(theta) - task.loss(theta_hat)
+        loss = summed_loss if released else Task.loss
+        gain = loss(task, theta) - loss(task, theta_hat)
         lam = torch.where(gain < 0, 0.0, (gain / 2).exp()) if released else 2 * gain.clamp(min=1e-8)
         lam = (pull * lam).clamp(max=1 / task.sgd.lr)  # a step may reach θ̂ and goes no further
         theta = task.descend(theta, Towards(theta_hat, lam) if released else Tie(theta_hat, lam))
@@ -94,6 +97,18 @@ def fedora(
         return propagation(similarity, edges, a=a)
 
     return Method(init, client, personal, server, average=None, hello=hello, newcomer=newcomer)
+
+
+def summed_loss(task: Task, rows: Tensor) -> Tensor:
+    """The sum over validation batches of the mean loss in each, as the released code adds them up, (C, 1)."""
+    _, y, real = task.padded("validation")
+    out = task.outputs(rows, "validation")
+    values = task.criterion(out.flatten(0, 1), y.flatten(0, 1)).view_as(real)
+    size = task.sgd.batch_size
+    batches = zip(torch.split(values, size, 1), torch.split(real, size, 1), strict=True)
+    # A client whose samples have run out adds nothing.
+    means = [(v * r).sum(1, keepdim=True) / r.sum(1, keepdim=True).clamp(min=1) for v, r in batches]
+    return torch.stack(means).sum(0)
 
 
 def nearest_only(w: Tensor, present: Tensor, neighbours: int) -> Tensor:

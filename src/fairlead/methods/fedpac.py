@@ -13,24 +13,25 @@ V_i       reply["variance"]       (E‖z‖² - ‖h_i‖²)/n_i: the variance o
 Cost: nothing kept per client; body, head and prototypes each way and the means up, every round; N small problems.
 The server keeps every client's head and means, and solves each client's problem anew in every round.
 Differs from the paper: clients that stayed away enter the mixtures with what they sent last; one that never took part
-gets the plain mean of the heads. The body trains as the run says; the paper's lr is 0.01, for 5 epochs.
+gets the plain mean of the heads. Body and head train with the run's step size, as in comparisons where all methods
+have one; the paper's own is 0.01 for 5 epochs of the body and 0.1 for the head: lr=0.01, epochs=5, head_lr=0.1.
 """
 
 import numpy as np
 import torch
 from scipy.optimize import nnls
 from torch import Tensor, nn
-from torch.nn.functional import one_hot
 
 from fairlead.core import Batch, BodyAndHead, Cohort, Layout, MeanLoss, Method, Named, Server, Task, require
 from fairlead.core.device import on_host
+from fairlead.core.features import by_class, class_sums, features, with_linear_head
 from fairlead.servers import averaging, chain, mean, no_state, per_name
 
 
-def fedpac(*, pull: float = 1.0, head_lr: float = 0.1, head_epochs: int = 1) -> Method:
+def fedpac(*, pull: float = 1.0, head_lr: float | None = None, head_epochs: int = 1) -> Method:
     """Features tied to shared class prototypes, heads mixed client by client."""
     require(pull >= 0, f"fedpac: pull must be >= 0, got {pull}; 0 leaves the features free")
-    require(head_lr > 0, f"fedpac: head_lr must be > 0, got {head_lr}; the paper's is 0.1")
+    require(head_lr is None or head_lr > 0, f"fedpac: head_lr must be > 0, got {head_lr}; the paper's is 0.1")
     require(head_epochs >= 0, f"fedpac: head_epochs must be >= 0, got {head_epochs}")
 
     def init(params: Tensor, layout: Layout) -> tuple[Named, Named]:
@@ -55,11 +56,12 @@ def fedpac(*, pull: float = 1.0, head_lr: float = 0.1, head_epochs: int = 1) -> 
         # Features do not depend on the head, so that anybody's serves for a body which all have in common.
         received = task.layout.join((body, message["w"]), (head, message["head"][:1]))
         z = task.outputs(received, "train", features)
-        sums, counts, squares = statistics(z, task)
+        sums, _ = class_sums(z, task)
         n = task.sizes().to(sums)
         means = sums / n[..., None]
+        squares = (z.square().sum(-1) * task.padded("train")[2]).sum(1, keepdim=True)
         variance = (squares / n - means.square().sum((1, 2))[:, None]).clamp(min=0) / n
-        decayed = head_lr * task.sgd.lr / task.training.lr
+        decayed = None if head_lr is None else head_lr * task.sgd.lr / task.training.lr
         how = task.sgd.but(lr=decayed, epochs=head_epochs)
         own = task.above(head, received, z).descend(message["head"], how=how)
         u = task.descend(
@@ -68,11 +70,11 @@ def fedpac(*, pull: float = 1.0, head_lr: float = 0.1, head_epochs: int = 1) -> 
             loss=MeanLoss(values, {"prototypes": message["prototypes"], "known": message["known"]}),
             how=task.sgd.but(start=head_epochs),
         )
-        sums, counts, _ = statistics(task.outputs(u, "train", features), task)
+        prototypes, counts = by_class(task.outputs(u, "train", features), task)
         return {}, {
             "w": u[:, body.columns] - message["w"],
             "head": u[:, head.columns],
-            "prototypes": sums / counts.clamp(min=1)[..., None],
+            "prototypes": prototypes,
             "counts": counts,
             "means": means,
             "variance": variance,
@@ -100,25 +102,8 @@ def fedpac(*, pull: float = 1.0, head_lr: float = 0.1, head_epochs: int = 1) -> 
 def divided(module: nn.Module) -> BodyAndHead:
     """The module as a body, which gives the features, and a linear head."""
     parts = BodyAndHead(module)
-    require(
-        isinstance(parts.head, nn.Linear),
-        f"fedpac: the last layer must be nn.Linear, got {type(parts.head).__name__}; its inputs are the features",
-    )
+    with_linear_head(parts, "fedpac")
     return parts
-
-
-def statistics(z: Tensor, task: Task) -> tuple[Tensor, Tensor, Tensor]:
-    """Of the train samples' features (C, n, d): summed by class (C, K, d), counts (C, K), squared norms (C, 1)."""
-    _, y, real = task.padded("train")
-    member = (one_hot(y, task.classes) * real[..., None]).to(z)  # (C, n, K)
-    return member.mT @ z, member.sum(1), (z.square().sum(-1) * real).sum(1, keepdim=True)
-
-
-def features(module: nn.Module, x: Tensor) -> Tensor:
-    """What the head gets to see."""
-    assert isinstance(module, BodyAndHead)
-    z: Tensor = module.body(x)
-    return z
 
 
 def collaboration() -> Server:

@@ -15,7 +15,7 @@ derivatives alone; for the rest, and for newcomers, as pFedHN here.
 """
 
 from fairlead.core import Method
-from fairlead.methods.pfedhn import hypernetwork
+from fairlead.methods.pfedhn import Rule, Steps, hypernetwork
 
 
 def plgu_ghn(
@@ -26,8 +26,7 @@ def plgu_ghn(
     weight_decay: float = 1e-3,
     clip: float = 50.0,
     hidden: int = 100,
+    steps: Steps = "round",
 ) -> Method:
     """pFedHN whose hypernetwork is led to flat minima."""
-    return hypernetwork(
-        "plgu-ghn", lr=lr, momentum=momentum, weight_decay=weight_decay, clip=clip, hidden=hidden, rho=rho
-    )
+    return hypernetwork("plgu-ghn", Rule(lr, momentum, weight_decay, clip, hidden, steps, rho))

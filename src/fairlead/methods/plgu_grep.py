@@ -12,7 +12,7 @@ K       head_epochs        epochs on the head before the representation moves
 Cost: one model kept per client, twice the gradient work on the body; the body down and its change up, every round.
 Differs from the paper: the representation takes an epoch of steps, as FedRep's, where the algorithm has one; the ascent
 is along the gradient, without the further factor sign(g) of the slides. Which representation is scored against φ is a
-choice made here, the one the client left; in a client's first round all scores are equal.
+choice made here, the one the client left; in a client's first round the scores of all its layers are equal.
 """
 
 from torch import Tensor
@@ -37,8 +37,9 @@ def plgu_grep(*, rho: float = 0.05, head_epochs: int | None = None, body_epochs:
         layout, body, head = task.layout, task.layout.body, task.layout.head
         passed = task.training.epochs if head_epochs is None else head_epochs
         u = personal(state, message, task)
-        left = layout.join((body, state["body"]), (head, state["head"]))
-        scale = layout.per_layer(personalization(left, u, layout))
+        xi = personalization(state["body"], message["w"], layout.alone(body))
+        scale = u.new_zeros(len(xi), layout.size)
+        scale[:, body.columns] = layout.alone(body).per_layer(xi)
 
         def sharp(u: Tensor, batch: Batch) -> Tensor:
             g = task.grad(u, batch, only=body)

@@ -11,7 +11,7 @@ from fairlead.clients import InProcess, engine
 from fairlead.core import Federation, Plan, Split, Training, require
 from fairlead.data import load, rotate
 from fairlead.functional import positive_transfer_ratio, relative_accuracy
-from fairlead.methods import METHODS
+from fairlead.methods import fedora, local
 from fairlead.models import build
 from fairlead.reproduce.study import Budget, Claim, Column, Computed, Entry, Key, Result, Study
 from fairlead.rounds import federate
@@ -61,9 +61,9 @@ def train_both(data: str, rounds: int, seed: int, data_dir: str | None) -> Resul
     federation = dealt(data, data_dir, SEED + seed)
     training = Training(lr=5e-3, epochs=5, batch_size=64, momentum=0.9, weight_decay=5e-5)
     accuracy: dict[str, Any] = {}
-    for name in ("local", "fedora"):
+    for name, method in (("local", local()), ("fedora", fedora(variant="released"))):
         happened = federate(
-            METHODS[name](),
+            method,
             InProcess(federation, training, engine("threads+vectorised")),
             build("mlp", (1, 28, 28), 10, seed),
             Plan(rounds=rounds, evaluate_every=rounds, seed=seed),

@@ -13,6 +13,7 @@ import dis
 import hashlib
 import json
 import platform
+import subprocess
 import sys
 import types
 from collections.abc import Iterator
@@ -26,7 +27,7 @@ import torch
 from torch import Tensor
 
 # Raise it with every change that gives the same settings other numbers: older run folders are then refused.
-ARITHMETIC = 1
+ARITHMETIC = 2
 UNKNOWN = "unknown: "
 # Method code that is looked into. The rest of the library stands behind ARITHMETIC.
 WALKED = ("fairlead.methods", "fairlead.servers", "fairlead.functional")
@@ -70,12 +71,26 @@ def arithmetic() -> dict[str, str]:
 
 
 def versions() -> dict[str, str]:
-    """The versions of the software, for the reader of a result."""
+    """The versions of the software, for the reader of a result; from a checkout, its commit as well."""
     try:
         own = version("fairlead")
     except PackageNotFoundError:  # running from a source tree that is not installed
         own = "unknown"
-    return {"fairlead": own, "torch": str(torch.__version__), "python": platform.python_version()}
+    found = {"fairlead": own, "torch": str(torch.__version__), "python": platform.python_version()}
+    return found | ({"commit": commit} if (commit := checkout()) else {})
+
+
+@cache
+def checkout() -> str | None:
+    """The commit of the source tree this runs from, "-dirty" added where files differ; None for an installed copy."""
+    root = Path(__file__).parents[3]
+    if not (root / ".git").exists():
+        return None
+    command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=10", "--exclude=*"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip() or None
+    except (OSError, subprocess.SubprocessError):
+        return None
 
 
 def digest(value: object) -> str:
