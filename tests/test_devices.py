@@ -37,6 +37,7 @@ SERVER_READS = {
     "fedfomo": "whose models a client is sent next",
     "pfedhn": "the hypernetwork is drawn by the content of the first model",
     "plgu-ghn": "as pfedhn",
+    "cfl": "whether a cluster is settled and divides",
 }
 FIRST_READS = {"ifca": "further initial models are drawn on the host"}
 STAGE_READS = {
@@ -111,7 +112,12 @@ def on_device(*groups: Named) -> None:
 @pytest.mark.parametrize("name", METHODS)
 def test_methods(name: str, build: Callable[[], nn.Module], ids: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     reads, method = Reads(monkeypatch), METHODS[name]()
-    module = wrapped(method, build(), 0).to(META)
+    plain = build()
+    if name == "fedbn" and build is not normalised:  # which is fedavg, and refused, without a normalisation layer
+        *below, head = plain.children()
+        assert isinstance(head, nn.Linear)
+        plain = nn.Sequential(*below, nn.LayerNorm(head.in_features), head)
+    module = wrapped(method, plain, 0).to(META)
     layout = Layout(module)
     training = Training(batch_size=4, momentum=0.5, weight_decay=0.1)
     network = FastNetwork(module, layout)

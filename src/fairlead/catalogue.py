@@ -18,7 +18,7 @@ from pydantic import TypeAdapter, ValidationError
 from fairlead.core import InputError, Method, Server, nearest, require
 from fairlead.methods import DECISIONS, METHODS, WRAPPERS, Decision
 from fairlead.methods.voices import voices_together
-from fairlead.servers import STAGES, chain, reduces
+from fairlead.servers import AFTER_AVERAGE, STAGES, chain, reduces
 
 Options = Mapping[str, Mapping[str, Any]]
 
@@ -51,7 +51,12 @@ def parse(name: str, options: Options | None = None) -> Entry:
             method = call(extra, WRAPPERS[extra], options, method)
         elif extra in STAGES:
             require(method.average is not None, f"{name}: {base} averages nothing, so +{extra} has nothing to replace")
-            require(not ends_in_one_row, f"{name}: +{extra} comes after a stage that leaves one row; put it before")
+            last = extra in AFTER_AVERAGE
+            require(
+                last or not ends_in_one_row, f"{name}: +{extra} comes after a stage that leaves one row; put it before"
+            )
+            if last and not ends_in_one_row and method.average is not None:
+                stages.append(method.average)
             stages.append(call(extra, STAGES[extra], options))
             ends_in_one_row = reduces(extra)
         else:

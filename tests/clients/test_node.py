@@ -38,7 +38,7 @@ FEDERATION = digits()
 def network() -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        layers = [nn.Linear(64, 12), nn.ReLU(), nn.Dropout(0.2), nn.Linear(12, 10)]
+        layers = [nn.Linear(64, 12), nn.LayerNorm(12), nn.ReLU(), nn.Dropout(0.2), nn.Linear(12, 10)]
         return nn.Sequential(nn.Flatten(), *layers)
 
 

@@ -49,6 +49,11 @@ def with_dropout() -> nn.Module:
     return mlp(nn.Dropout(0.2))
 
 
+def with_norm_and_dropout() -> nn.Module:
+    """For fedbn, which keeps normalisation layers at home and is fedavg without any."""
+    return mlp(nn.LayerNorm(16), nn.Dropout(0.2))
+
+
 def with_batch_norm() -> nn.Module:
     """Running statistics travel with the parameters."""
     return mlp(nn.BatchNorm1d(16))
@@ -187,7 +192,7 @@ def run(
     *,
     on: str = "loop",
     data: Federation = FEDERATION,
-    build: Callable[[], nn.Module] = with_dropout,
+    build: Callable[[], nn.Module] | None = None,
     participation: float = 1.0,
     seed: int = SEED,
     pause: tuple[int, Path] | None = None,
@@ -195,6 +200,7 @@ def run(
 ) -> Run:
     """Three rounds of a method; with `pause` = (round, path), saved, loaded and gone on from there."""
     seen = Watch()
+    build = build or (with_norm_and_dropout if name == "fedbn" else with_dropout)
 
     def fresh() -> Entry:
         entry = parse(name)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from helpers import blobs, run
+from helpers import blobs, run, suited
 from torch import nn
 
 from fairlead.core import FastNetwork, Named, PlainNetwork, Training
@@ -30,7 +30,7 @@ def normalised() -> nn.Module:
 
 def trained(name: str, build: Callable[[], nn.Module], on: str) -> Named:
     torch.manual_seed(0)
-    models, snapshot = run(METHODS[name](), blobs((8, 9, 12)), build(), rounds=2, on=on, how=HOW)
+    models, snapshot = run(METHODS[name](), blobs((8, 9, 12)), suited(name, build()), rounds=2, on=on, how=HOW)
     return {"models": models} | snapshot.message
 
 

@@ -72,7 +72,8 @@ def test_parameters_get_the_stage_and_buffers_the_weighted_mean(stage: str) -> N
     state, sent = out.init({"w": torch.zeros(1, LAYOUT.size)}, {}, 4)
     assert sent["w"].shape == (1, LAYOUT.size)
     _, sent = out.update(state, {"w": rows}, who)
-    alone = average.update({}, {"w": rows[:, : part.trainable]}, who._replace(parts={"w": part}))[1]["w"]
+    first, _ = average.init({"w": torch.zeros(1, part.trainable)}, {}, 4)
+    alone = average.update(first, {"w": rows[:, : part.trainable]}, who._replace(parts={"w": part}))[1]["w"]
     assert torch.equal(sent["w"][:, : part.trainable], alone)
     averaged = (who.weights[None] @ rows[:, part.trainable :]).expand(len(alone), -1)
     torch.testing.assert_close(sent["w"][:, part.trainable :], averaged)
@@ -139,7 +140,8 @@ def test_a_model_without_buffers_passes_as_it_is() -> None:
 def test_what_a_method_says_of_its_rows_is_so(name: str, module: Callable[..., Any]) -> None:
     """Given the columns' numbers for a model, a method sends those of the part it declares."""
     method = METHODS[name]()
-    layout = Layout(wrapped(method, module(), seed=0))
+    plain = nn.Sequential(nn.LayerNorm(3), module()) if name == "fedbn" else module()  # refused without such a layer
+    layout = Layout(wrapped(method, plain, seed=0))
     columns = torch.arange(layout.size, dtype=torch.float32)
     message = method.init(columns[None], layout)[1]
     (entry, part), *more = method.averaged(layout).items()

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from fairlead.catalogue import parse
 from fairlead.core import Server
 from fairlead.core.errors import InputError
 from fairlead.core.layout import Layout
@@ -17,11 +18,15 @@ from fairlead.core.types import Cohort
 from fairlead.functional import confree as confree_rows
 from fairlead.functional import spread_matrix
 from fairlead.servers import (
+    AFTER_AVERAGE,
     STAGES,
     cagrad,
     chain,
     clip,
     confree,
+    fedadagrad,
+    fedadam,
+    fedyogi,
     krum,
     mean,
     per_name,
@@ -80,8 +85,9 @@ def test_every_stage_is_finite_and_keeps_names_shapes_and_inputs(name: str, rows
     before = rows.clone()
     who = cohort(*[1.0] * len(rows))
     shaped = {"w": rows, "proto": rows[:, :4].reshape(len(rows), 2, 2)}
-    state, out = STAGES[name]().update({}, shaped, who)
-    assert state == {}
+    first, _ = STAGES[name]().init({entry: torch.zeros_like(x[:1]) for entry, x in shaped.items()}, {}, 9)
+    state, out = STAGES[name]().update(first, shaped, who)
+    assert {n: x.shape for n, x in state.items()} == {n: x.shape for n, x in first.items()}
     assert out.keys() == shaped.keys()
     for entry, x in out.items():
         assert x.shape[0] in (1, len(rows))
@@ -89,11 +95,11 @@ def test_every_stage_is_finite_and_keeps_names_shapes_and_inputs(name: str, rows
         assert x.dtype == rows.dtype
         assert x.isfinite().all()
     assert torch.equal(rows, before)
-    again = STAGES[name]().update({}, shaped, who)[1]
+    again = STAGES[name]().update(first, shaped, who)[1]
     assert all(torch.equal(again[entry], x) for entry, x in out.items())
 
 
-@pytest.mark.parametrize("name", sorted(STAGES.keys() - {"confree", "cagrad", "clip", "scaled"}))
+@pytest.mark.parametrize("name", sorted(STAGES.keys() - {"confree", "cagrad", "clip", "scaled"} - AFTER_AVERAGE))
 def test_one_client_makes_every_average_the_identity(name: str) -> None:
     rows = torch.tensor([[1.0, -2.0, 0.5]])
     torch.testing.assert_close(reduced(STAGES[name](), rows, cohort(1.0)), rows)
@@ -202,3 +208,49 @@ def test_propagation_spreads_over_everybody_once_all_took_part() -> None:
 def test_factories_check_at_the_front_door(build: Callable[..., Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         build()
+
+
+@pytest.mark.parametrize("name", sorted(AFTER_AVERAGE))
+def test_adaptive_steps_are_those_of_the_paper_in_float64(name: str) -> None:
+    """Algorithm 2 of Reddi et al. by hand: three rounds of a number that moves much and one that moves little."""
+    make: dict[str, Callable[..., Server]] = {"fedadam": fedadam, "fedyogi": fedyogi, "fedadagrad": fedadagrad}
+    beta1, beta2, tau, lr = 0.7, 0.9, 0.01, 0.3
+    options = {"lr": lr, "beta1": beta1, "tau": tau} | ({} if name == "fedadagrad" else {"beta2": beta2})
+    stage = make[name](**options)
+    state, _ = stage.init({"w": torch.zeros(1, 2, dtype=torch.float64)}, {}, 2)
+    m, v = [0.0, 0.0], [tau**2, tau**2]
+    for round in ([[1.0, 0.02], [3.0, 0.0]], [[-2.0, 0.01], [-2.0, 0.01]], [[0.0, 0.0], [0.1, 0.4]]):
+        rows = torch.tensor(round, dtype=torch.float64)
+        state, out = stage.update(state, {"w": rows}, cohort(1, 3))
+        expected = []
+        for i in range(2):
+            d = 0.25 * round[0][i] + 0.75 * round[1][i]
+            m[i] = beta1 * m[i] + (1 - beta1) * d
+            if name == "fedadagrad":
+                v[i] += d * d
+            elif name == "fedadam":
+                v[i] = beta2 * v[i] + (1 - beta2) * d * d
+            else:
+                v[i] -= (1 - beta2) * d * d * ((v[i] > d * d) - (v[i] < d * d))
+            expected.append(lr * m[i] / (v[i] ** 0.5 + tau))
+        torch.testing.assert_close(out["w"], torch.tensor([expected], dtype=torch.float64))
+
+
+def test_adaptive_steps_come_after_whatever_averages() -> None:
+    rows = torch.tensor([[1.0, -2.0], [3.0, 0.5], [-1.0, 1.0]])
+    who, first = cohort(1, 1, 6), {"w": torch.zeros(1, 2)}
+    for name, average in (("fedavg+fedadam", mean()), ("apfl+fedadam", uniform()), ("fedavg+krum+fedadam", krum())):
+        stage = parse(name).average
+        assert stage is not None
+        _, out = stage.update(stage.init(first, {}, 9)[0], {"w": rows}, who)
+        one = reduced(average, rows, who)
+        _, expected = fedadam().update(fedadam().init(first, {}, 9)[0], {"w": one}, who)
+        torch.testing.assert_close(out["w"], expected["w"])
+    with pytest.raises(InputError, match="put it before"):
+        parse("fedavg+fedadam+median")
+
+
+def test_adaptive_steps_refuse_what_cannot_work() -> None:
+    for wrong in ({"lr": 0.0}, {"beta1": 1.0}, {"beta2": 1.0}, {"tau": 0.0}):
+        with pytest.raises(InputError, match=f"fedadam: {next(iter(wrong))} must"):
+            fedadam(**wrong)

@@ -28,6 +28,9 @@ class HeldNetwork:
         learning = self._part if only is None else self._network.layout.part(*only.names)
         self._gradient.zero_()
         self._network.gradient(self._full(rows), batch, loss, learning).write(self._gradient)
+        first_buffer = self.layout.trainable
+        if first_buffer < self.layout.size:  # running statistics have moved, and are part of the rows
+            rows[:, first_buffer:] = self._rows[:, self._part.columns][:, first_buffer:]
         return Rows(self._gradient[:, self._part.columns], slice(None))
 
     def outputs(self, rows: Tensor, x: Tensor, f: Output | None = None) -> Tensor:

@@ -4,15 +4,20 @@ from collections.abc import Callable
 
 from fairlead.core import Method
 from fairlead.methods.apfl import apfl
+from fairlead.methods.cfl import cfl
 from fairlead.methods.ditto import ditto
 from fairlead.methods.fedala import fedala
 from fairlead.methods.fedamp import fedamp
+from fairlead.methods.fedas import fedas
 from fairlead.methods.fedavg import fedavg
+from fairlead.methods.fedbabu import fedbabu
+from fairlead.methods.fedbn import fedbn
 from fairlead.methods.fedcp import fedcp
 from fairlead.methods.fedfomo import fedfomo
 from fairlead.methods.fedora import fedora
 from fairlead.methods.fedpac import fedpac
 from fairlead.methods.fedper import fedper
+from fairlead.methods.fedproto import fedproto
 from fairlead.methods.fedprox import fedprox
 from fairlead.methods.fedrep import fedrep
 from fairlead.methods.fedres import fedres
@@ -23,8 +28,10 @@ from fairlead.methods.fesem import fesem
 from fairlead.methods.finetune import ft
 from fairlead.methods.guard import guard
 from fairlead.methods.ifca import ifca
+from fairlead.methods.knnper import knnper
 from fairlead.methods.lg_fedavg import lg_fedavg
 from fairlead.methods.local import local
+from fairlead.methods.lora import lora
 from fairlead.methods.per_fedavg import per_fedavg
 from fairlead.methods.pfedhn import pfedhn
 from fairlead.methods.pfedme import pfedme
@@ -63,9 +70,15 @@ METHODS: dict[str, Callable[..., Method]] = {
     "fedfomo": fedfomo,
     "pfedhn": pfedhn,
     "plgu-ghn": plgu_ghn,
+    "fedbn": fedbn,
+    "fedbabu": fedbabu,
+    "fedproto": fedproto,
+    "fedas": fedas,
+    "knnper": knnper,
+    "cfl": cfl,
 }
 
-WRAPPERS: dict[str, Callable[..., Method]] = {"ft": ft}
+WRAPPERS: dict[str, Callable[..., Method]] = {"ft": ft, "lora": lora}
 
 # What a client deploys, decided after training between LOCAL and the method before the plus sign.
 DECISIONS: dict[str, Callable[..., Decision]] = {"guard": guard, "stack": stack}
@@ -76,15 +89,20 @@ __all__ = [
     "WRAPPERS",
     "Decision",
     "apfl",
+    "cfl",
     "ditto",
     "fedala",
     "fedamp",
+    "fedas",
     "fedavg",
+    "fedbabu",
+    "fedbn",
     "fedcp",
     "fedfomo",
     "fedora",
     "fedpac",
     "fedper",
+    "fedproto",
     "fedprox",
     "fedrep",
     "fedres",
@@ -95,8 +113,10 @@ __all__ = [
     "ft",
     "guard",
     "ifca",
+    "knnper",
     "lg_fedavg",
     "local",
+    "lora",
     "per_fedavg",
     "pfedhn",
     "pfedme",

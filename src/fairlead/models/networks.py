@@ -40,6 +40,22 @@ def cnn(shape: tuple[int, ...], classes: int) -> nn.Module:
     return nn.Sequential(*convolutions, nn.Linear(features, 512), nn.ReLU(), nn.Linear(512, classes))
 
 
+def mlp_norm(shape: tuple[int, ...], classes: int) -> nn.Module:
+    """As mlp, with BatchNorm after each hidden layer: for fedbn, and for inputs of different scale."""
+    hidden = [
+        layer for inputs in (prod(shape), 128) for layer in (nn.Linear(inputs, 128), nn.BatchNorm1d(128), nn.ReLU())
+    ]
+    return nn.Sequential(nn.Flatten(), *hidden, nn.Linear(128, classes))
+
+
+def cnn_norm(shape: tuple[int, ...], classes: int) -> nn.Module:
+    """As cnn, with BatchNorm after each convolution."""
+    features, (first, *rest) = _convolutions("cnn-norm", shape, 32, 64)
+    second, *flat = rest[2:]
+    layers = [first, nn.BatchNorm2d(32), *rest[:2], second, nn.BatchNorm2d(64), *flat]
+    return nn.Sequential(*layers, nn.Linear(features, 512), nn.ReLU(), nn.Linear(512, classes))
+
+
 def _convolutions(model: str, shape: tuple[int, ...], first: int, second: int) -> tuple[int, list[nn.Module]]:
     """Two 5x5 convolutions, each pooled; the numbers they give of a sample, and the layers up to there."""
     require(
@@ -59,6 +75,8 @@ MODELS: dict[str, Callable[[tuple[int, ...], int], nn.Module]] = {
     "mlp": mlp,
     "lenet": lenet,
     "cnn": cnn,
+    "mlp-norm": mlp_norm,
+    "cnn-norm": cnn_norm,
 }
 
 

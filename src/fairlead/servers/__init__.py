@@ -6,6 +6,7 @@
 from collections.abc import Callable
 
 from fairlead.core.types import Server
+from fairlead.servers.adaptive import fedadagrad, fedadam, fedyogi
 from fairlead.servers.clusters import within
 from fairlead.servers.compose import chain, no_state, per_name, reduce
 from fairlead.servers.confree import confree
@@ -28,10 +29,15 @@ STAGES: dict[str, Callable[..., Server]] = {
     "trimmed": trimmed,
     "krum": krum,
     "clip": clip,
+    "fedadam": fedadam,
+    "fedyogi": fedyogi,
+    "fedadagrad": fedadagrad,
 }
 
 # Stages that give as many rows as they take; all others end in one.
 ROW_BY_ROW = {"clip"}
+# Stages that come after the average, whatever averages.
+AFTER_AVERAGE = {"fedadam", "fedyogi", "fedadagrad"}
 
 
 def reduces(name: str) -> bool:
@@ -40,12 +46,16 @@ def reduces(name: str) -> bool:
 
 
 __all__ = [
+    "AFTER_AVERAGE",
     "STAGES",
     "averaging",
     "cagrad",
     "chain",
     "clip",
     "confree",
+    "fedadagrad",
+    "fedadam",
+    "fedyogi",
     "krum",
     "mean",
     "median",

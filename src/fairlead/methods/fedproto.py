@@ -1,0 +1,113 @@
+"""FedProto (Tan et al., AAAI 2022), Algorithm 1: clients share the mean feature of every class, and no model.
+
+paper     here                    meaning
+ω_i       state["theta"]          client i's whole model, kept between rounds
+C̄^(j)     message["prototypes"]   mean feature of class j over the clients that have it, where message["known"] is 1
+C_i^(j)   reply["prototypes"]     mean feature of client i's train samples of class j, after local training
+|D_i,j|   reply["counts"]         how many these are: the weight of C_i^(j) in C̄^(j)
+λ         pull                    weight of ‖z - C̄^(y)‖²/d beside the usual loss; 0 trains alone
+
+Cost: one model kept per client; classes x features numbers each way, every round: no model travels.
+The deployed model answers with the class whose prototype is nearest to the sample's feature, as the paper's does;
+before any prototype is known, and with answer="head", by its own head. Prototypes are mean features of real samples:
+what a class looks like to a model that only its client has.
+Differs from the paper: the tie is that of the released code, each sample's feature to its class's prototype, where the
+paper ties the local mean; all clients have the same architecture, since a run here has one. (The paper's clients may
+have several, whose features are of one size.) A class nobody brought in a round keeps its prototype.
+"""
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from fairlead.core import Batch, BodyAndHead, Cohort, Layout, MeanLoss, Method, Named, Part, Server, Task, require
+from fairlead.core.features import by_class, features, with_linear_head
+
+
+class Prototypical(BodyAndHead):
+    """Answers minus the squared distance of a sample's feature to each class's prototype."""
+
+    prototypes: Tensor
+    known: Tensor
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__(module)
+        head = with_linear_head(self, "fedproto")
+        self.register_buffer("prototypes", torch.zeros(head.out_features, head.in_features))
+        self.register_buffer("known", torch.zeros(head.out_features))
+
+    def forward(self, x: Tensor) -> Tensor:
+        z = self.body(x)
+        apart = (z[:, None] - self.prototypes).square().sum(-1)  # (B, K)
+        # A class of which no client had a sample is further away than any other.
+        furthest = apart.amax(1, keepdim=True) + 1
+        near: Tensor = -torch.where(self.known > 0, apart, furthest)
+        return torch.where(self.known.sum() > 0, near, self.head(z))
+
+
+def fedproto(*, pull: float = 1.0, answer: Literal["prototypes", "head"] = "prototypes") -> Method:
+    """Clients share the mean feature of every class, and no model."""
+    require(pull >= 0, f"fedproto: pull must be >= 0, got {pull}; 0 trains alone")
+    require(answer in ("prototypes", "head"), f"fedproto: answer must be 'prototypes' or 'head', got '{answer}'")
+
+    def init(params: Tensor, layout: Layout) -> tuple[Named, Named]:
+        shape = layout.slots["prototypes"].shape
+        nothing = {"prototypes": params.new_zeros(1, *shape), "known": params.new_zeros(1, shape[0])}
+        return {"theta": params[:, own(layout).columns]}, nothing
+
+    def client(state: Named, message: Named, task: Task) -> tuple[Named, Named]:
+        criterion = task.criterion
+
+        def values(module: nn.Module, batch: Batch, given: Named) -> Tensor:
+            assert isinstance(module, BodyAndHead)
+            z = module.body(batch.x)
+            apart: Tensor = (z - batch.by_label(given["prototypes"])).square().mean(1)
+            usual = criterion(module.head(z), batch.y)
+            return usual + pull * batch.by_label(given["known"]) * apart
+
+        start = joined(state, message, task, "prototypes")
+        u = task.descend(start, loss=MeanLoss(values, dict(message)))
+        prototypes, counts = by_class(task.outputs(u, "train", features), task)
+        return {"theta": u[:, own(task.layout).columns]}, {"prototypes": prototypes, "counts": counts}
+
+    def personal(state: Named, message: Named, task: Task) -> Tensor:
+        return joined(state, message, task, answer)
+
+    return Method(
+        init, client, personal, lambda average: pooling(), average=None, wrap=Prototypical, needs_classes=True
+    )
+
+
+def own(layout: Layout) -> Part:
+    """What a client trains and keeps: everything but the prototypes."""
+    return layout.rest("prototypes", "known")
+
+
+def joined(state: Named, message: Named, task: Task, answer: str) -> Tensor:
+    """The clients' models with the prototypes in them, (C, D); none is known where the head is to answer."""
+    layout = task.layout
+    known = message["known"] if answer == "prototypes" else torch.zeros_like(message["known"])
+    return layout.join(
+        (own(layout), state["theta"]),
+        (layout.part("prototypes"), message["prototypes"].flatten(1)),
+        (layout.part("known"), known),
+    )
+
+
+def pooling() -> Server:
+    """Each class's prototype: the mean of those that clients sent, weighted by their samples of the class."""
+
+    def init(message: Named, hello: Named, clients: int) -> tuple[Named, Named]:
+        return dict(message), message
+
+    def update(state: Named, rows: Named, cohort: Cohort) -> tuple[Named, Named]:
+        total = rows["counts"].sum(0)[None]  # (1, K)
+        fresh = torch.einsum("ck,ckd->kd", rows["counts"], rows["prototypes"]) / total.clamp(min=1)[..., None]
+        after = {
+            "prototypes": torch.where((total > 0)[..., None], fresh, state["prototypes"]),
+            "known": torch.where(total > 0, 1.0, state["known"]),
+        }
+        return after, dict(after)
+
+    return Server(init, update)
