@@ -1,9 +1,12 @@
-"""Take finished reproductions into this folder, with the commit that made them, and write the index anew.
+"""Judge the claims of the tables in this folder anew, and write their pages and the index; nothing is trained.
+
+    python docs/results/collect.py
+
+With arguments, first take finished reproductions into this folder, with the commit that made them:
 
     python docs/results/collect.py OUT COMMIT NAME [NAME ...] [--budget standard] [--part PART]
 
-OUT is the folder given to `fairlead reproduce --out`; a PART of a table goes to a folder NAME-PART of its own. Without
-names, only the index is written.
+OUT is the folder given to `fairlead reproduce --out`; a PART of a table goes to a folder NAME-PART of its own.
 """
 
 import argparse
@@ -11,6 +14,9 @@ import json
 import re
 import shutil
 from pathlib import Path
+
+from fairlead.reproduce import across, rewrite
+from fairlead.reproduce.table import STATUSES, sentence
 
 HERE = Path(__file__).parent
 # The folder where the data lay belongs to one machine; the page does not show it.
@@ -21,10 +27,16 @@ Each folder holds one table or figure of the four papers: `table.md` (the paper'
 became of each claim), `numbers.json` and `numbers.csv` (the same as data), `table.tex`, and a figure as SVG: the
 paper's where it has one, else its numbers beside ours. All of it is written by `fairlead reproduce NAME`, with
 `--jobs N` on N cells at a time; the command and the commit stand in `numbers.json`. `python docs/results/collect.py`
-writes this page from them.
+writes this page, and judges every claim anew, from the saved numbers.
+
+[Which method wins where](where.md) is the page to read first; `python docs/results/where.py` writes it.
 
 Budgets: `full` is the published protocol, `standard` what two cores do in about an hour, `quick` a check that all runs.
-A claim is judged on the means over seeds; with one seed, small differences are within what another seed would change.
+
+A claim has three answers. It **holds** if every pair of numbers it is about differs in the claimed direction by more
+than the spread, one standard deviation over seeds of the difference seed by seed. It **does not hold** if some pair
+differs by more than the spread in the other direction. Otherwise it is **within the spread**: these runs do not tell.
+With one seed no spread is known, and the sign of the difference decides; another seed may change it.
 """
 
 
@@ -38,38 +50,51 @@ def take(out: Path, commit: str, name: str, budget: str, part: str | None) -> No
             (target / path.name).write_text(PLACE.sub(r"\1 at hand", path.read_text("utf-8")), "utf-8")
     page = json.loads((target / "numbers.json").read_text("utf-8")) | {"commit": commit}
     (target / "numbers.json").write_text(json.dumps(page, indent=1, ensure_ascii=False) + "\n", "utf-8")
-    figure = "![The figure, from our runs](figure.svg)\n\n" if (target / "figure.svg").exists() else ""
-    made = f"\n{figure}Made by `{page['command']}` at commit {commit}.\n"
-    with (target / "table.md").open("a", encoding="utf-8") as file:
+
+
+def again(folder: Path) -> dict:
+    """The folder's texts from its numbers, and where these come from."""
+    page = rewrite(folder)
+    text = json.dumps(page, indent=1, ensure_ascii=False) + "\n"
+    (folder / "numbers.json").write_text(text, "utf-8")  # as `take` writes it, line by line
+    figure = "![The figure, from our runs](figure.svg)\n\n" if (folder / "figure.svg").exists() else ""
+    made = f"\n{figure}Made by `{page['command']}` at commit {page['commit']}; claims as judged since.\n"
+    with (folder / "table.md").open("a", encoding="utf-8") as file:
         file.write(made)
+    return page
 
 
 def index() -> str:
     """The page that names every table here and what became of its claims."""
+    judged = [status for status in STATUSES if status != "not run"]
     lines = [
         INTRODUCTION,
-        "| table | budget | seeds | commit | claims that hold | that do not |",
-        "|---|---|---|---|---|---|",
+        "| table | budget | seeds | commit | claims that hold | within the spread | that do not |",
+        "|---|---|---|---|---|---|---|",
     ]
-    against = []
+    told: dict[str, list[str]] = {status: [] for status in judged}
+    parts: dict[tuple[str, str], list[dict]] = {}
     for path in sorted(HERE.glob("*/numbers.json")):
-        page = json.loads(path.read_text("utf-8"))
-        counts = {s: sum(c["status"] == s for c in page["claims"]) for s in ("holds", "does not hold")}
-        link = f"[{path.parent.name}]({path.parent.name}/table.md)"
-        cells = [link, page["budget"], page["seeds"], page["commit"], counts["holds"], counts["does not hold"]]
+        page = again(path.parent)
+        name = path.parent.name
+        parts.setdefault((page["name"], page["budget"]), []).append(page)
+        counts = [sum(c["status"] == status for c in page["claims"]) for status in judged]
+        cells = [f"[{name}]({name}/table.md)", page["budget"], page["seeds"], page["commit"], *counts]
         lines.append("| " + " | ".join(map(str, cells)) + " |")
-        against += [
-            f"- {path.parent.name}: {c['text']} ({c['held']} of {c['measured']} pairs)."
-            for c in page["claims"]
-            if c["status"] == "does not hold"
-        ]
-    lines += ["", "## Claims that do not hold in these runs", "", *(against or ["None."]), ""]
+        for c in page["claims"]:
+            if c["status"] in told:
+                told[c["status"]].append(f"- {name}: {c['text']} ({c['held']} of {c['measured']} pairs).")
+    for title, status in (("do not hold", "does not hold"), ("are within the spread", "within the spread")):
+        lines += ["", f"## Claims that {title} in these runs", "", *(told[status] or ["None."])]
+    together = [sentence(v, most=8) for pages in parts.values() if len(pages) > 1 for v in across(pages)]
+    if together:
+        lines += ["", "## Claims about several tables at once", "", *(f"- {line}" for line in together)]
     remarks = HERE / "remarks.md"
-    return "\n".join(lines) + ("\n" + remarks.read_text("utf-8") if remarks.exists() else "")
+    return "\n".join([*lines, ""]) + ("\n" + remarks.read_text("utf-8") if remarks.exists() else "")
 
 
 def main() -> None:
-    """Take what is named, then write the index."""
+    """Take what is named, then write all pages."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("out", nargs="?", type=Path)
     parser.add_argument("commit", nargs="?")

@@ -39,7 +39,7 @@ def protocol_of(name: str | None) -> dict[str, Any]:
     """The training protocol that belongs to a preset."""
     if name is None:
         return PROTOCOLS["default"] | PROTOCOLS["own"]
-    if name == "yearbook":
+    if name in ("yearbook", "pacs"):
         return PROTOCOLS["default"]
     if name == "rotated-digits":
         return PROTOCOLS["default"] | PROTOCOLS["digits"]

@@ -18,11 +18,23 @@ from fairlead.catalogue import parse
 from fairlead.cli import app
 from fairlead.core import InputError
 from fairlead.data import Scenario, load
-from fairlead.reproduce import BUDGETS, STUDIES, cells, confree, fedora, plgu, reproduce, study
+from fairlead.reproduce import BUDGETS, STUDIES, across, cells, confree, fedora, plgu, reproduce, rewrite, study
 from fairlead.reproduce.cells import Found, Wanted, Workshop, collect, experiment_of, runs_of
 from fairlead.reproduce.figures import by_number
 from fairlead.reproduce.processes import side_by_side
-from fairlead.reproduce.study import Cell, Claim, Column, Computed, Entry, Study, above, narrowed
+from fairlead.reproduce.study import (
+    Cell,
+    Claim,
+    Column,
+    Computed,
+    Entry,
+    Gain,
+    Study,
+    above,
+    keys_of,
+    narrowed,
+    restricted,
+)
 from fairlead.reproduce.table import Number, as_csv, blocks, judge, latex, markdown, plain, sentence
 from fairlead.runs import run as runs
 from fairlead.runs.material import Materials
@@ -45,13 +57,18 @@ NAMES = [
     "confree-figure1",
     "confree-figure2",
     "confree-rounds",
+    "confree-negative-transfer",
     "fedres-synthetic1",
     "fedres-synthetic2",
+    "fedres-never-worse",
     "plgu-table1",
     "plgu-table2",
     "plgu-table3",
     "plgu-table4",
     "plgu-figure",
+    "pfllib-fashion-mnist",
+    "flamby-heart-disease",
+    "pacs-domains",
 ]
 
 
@@ -69,8 +86,8 @@ def test_every_name_builds_its_cells(name: str, budget: str) -> None:
         if isinstance(run.cell, Cell):
             parse(run.cell.method, experiment_of(run.cell, None).options)
     for claim in one.claims:
-        for side in (side for pair in claim.pairs for side in pair if not isinstance(side, float)):
-            assert side in one.entries, f"{claim.text} speaks of {side}, which is not run"
+        for key in (key for pair in claim.pairs for side in pair for key in keys_of(side)):
+            assert key in one.entries, f"{claim.text} speaks of {key}, which is not run"
 
 
 def test_printed_tables_are_whole() -> None:
@@ -159,20 +176,109 @@ def made_up(ours: dict[tuple[str, str], Number]) -> Study:
     return Study("made-up", "Made up", "Table 0", columns, entries, claims)
 
 
-def test_orderings_are_judged_on_means() -> None:
+def test_orderings_are_judged_seed_by_seed() -> None:
     numbers = {
-        ("A", "x Acc"): Number(0.5, (0.7, 0.9)),
-        ("B", "x Acc"): Number(0.5, (0.6, 0.8)),
+        ("A", "x Acc"): Number(0.5, (0.75, 1.0)),
+        ("B", "x Acc"): Number(0.5, (0.625, 0.875)),
         ("A", "y Acc"): Number(None, (0.1, 0.1)),
         ("B", "y Acc"): Number(None, (0.2, 0.2)),
     }
     one = made_up(numbers)
     best, gains, equal = (judge(claim, numbers) for claim in one.claims)
     assert (best.status, best.held, best.measured) == ("does not hold", 1, 2)
-    assert best.against == ["A 0.1 against B 0.2 (y Acc)"]
+    assert best.against == ["A 0.1 against B 0.2 (y Acc; -0.1 ± 0)"]
     assert best.margin == pytest.approx(-0.1)
     assert gains.status == equal.status == "holds"
     assert sentence(best).startswith("does not hold: A is best [1 of 2]; against it: A 0.1")
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "slack", "status"),
+    [
+        ((2.0, 3.0, 4.0), (1.0, 2.1, 2.9), 0.0, "holds"),  # +1.0 ± 0.1
+        ((2.0, 3.0, 4.0), (1.0, 3.5, 2.6), 0.0, "within the spread"),  # +0.6 ± 1.0
+        ((1.0, 3.5, 2.6), (2.0, 3.0, 4.0), 0.0, "within the spread"),  # -0.6 ± 1.0
+        ((1.0, 2.1, 2.9), (2.0, 3.0, 4.0), 0.0, "does not hold"),
+        ((1.0, 3.5, 2.6), (2.0, 3.0, 4.0), 0.7, "holds"),  # not below by more than the slack
+        ((0.0, 1.5, 1.6), (2.0, 3.0, 4.0), 0.7, "does not hold"),  # -2.0 ± 0.5
+        ((2.0,), (1.9,), 0.0, "holds"),  # one seed: the sign
+        ((1.9,), (2.0,), 0.0, "does not hold"),
+        ((1.9,), (), 0.0, "not run"),
+    ],
+)
+def test_a_claim_has_three_answers(a: tuple[float, ...], b: tuple[float, ...], slack: float, status: str) -> None:
+    numbers = {("A", "x"): Number(None, a), ("B", "x"): Number(None, b)}
+    assert judge(Claim("A is above B", ((("A", "x"), ("B", "x")),), slack), numbers).status == status
+
+
+def test_one_pair_against_decides_and_one_within_leaves_it_open() -> None:
+    numbers = {
+        ("A", "x"): Number(None, (5.0, 5.1)),
+        ("A", "y"): Number(None, (5.0, 5.1)),
+        ("B", "x"): Number(None, (1.0, 1.2)),
+        ("B", "y"): Number(None, (4.0, 6.0)),
+        ("C", "x"): Number(None, (9.0, 9.2)),
+    }
+    open_one = judge(above("A is above B", "A", ["B"], ["x", "y"]), numbers)
+    assert (open_one.status, open_one.held, open_one.measured) == ("within the spread", 1, 2)
+    assert open_one.within == ["A 5.05 against B 5 (y; +0.05 ± 1.3)"]
+    assert sentence(open_one).startswith("within the spread: A is above B [1 of 2]; within the spread: A 5.05")
+    assert judge(above("A is best", "A", ["B", "C"], ["x", "y"]), numbers).status == "does not hold"
+
+
+def test_gains_can_be_claimed() -> None:
+    numbers = {
+        ("A+", "x"): Number(None, (5.0, 6.0)),
+        ("A", "x"): Number(None, (4.0, 5.0)),
+        ("A+", "y"): Number(None, (9.0, 7.0)),
+        ("A", "y"): Number(None, (6.0, 4.0)),
+    }
+    x, y = (Gain("A+", "A", c) for c in "xy")
+    assert judge(Claim("more in y", ((y, x),)), numbers).status == "holds"
+    against = judge(Claim("more in x", ((x, y),)), numbers)
+    assert against.against == ["A+ over A 1 against A+ over A 3 (x, y; -2 ± 0)"]
+    assert judge(Claim("some", ((x, 0.5),)), numbers).status == "holds"
+    entries = dict.fromkeys(numbers, Entry(Computed("none", lambda seed: {}), "Acc"))
+    one = Study("n", "t", "s", (Column("x", "x"), Column("y", "y")), entries, (Claim("c", ((y, x),)),))
+    assert restricted(one, [k for k in numbers if k[1] == "x"]).claims == ()
+
+
+def test_claims_across_parts_of_a_table_that_are_saved_apart() -> None:
+    few, many = "CIFAR-10, Dirichlet(0.1)", "Flowers-102, Dirichlet(0.1)"
+
+    def page(column: str, gain: float) -> dict[str, Any]:
+        rows = {"FedRep": (1.0, 2.0), "FedRep + ConFREE": (1.0 + gain, 2.0 + gain)}
+        entries = [
+            {"row": row, "column": column, "published": None, "ours": values, "not_run": None}
+            for row, values in rows.items()
+        ]
+        return {"name": "confree-table1", "budget": "standard", "entries": entries}
+
+    (found,) = across([page(few, 0.5), page(many, 2.0)])
+    assert (found.status, found.held, found.pairs) == ("holds", 1, 1)
+    assert "more classes" in found.text
+    (other,) = across([page(few, 2.0), page(many, 0.5)])
+    assert other.status == "does not hold"
+
+
+def test_saved_numbers_are_judged_anew(tmp_path: Path) -> None:
+    """What `rewrite` makes of numbers.json is what the reproduction wrote, and a changed number changes the answer."""
+    result = reproduce("fedres-synthetic1", budget="quick", out=tmp_path, only=["K = 10"])
+    before = {p.name: p.read_text() for p in result.folder.iterdir() if p.suffix in (".md", ".tex", ".csv")}
+    saved = json.loads((result.folder / "numbers.json").read_text())
+    commits = {c for e in saved["entries"] for c in e["commits"]}
+    assert len(commits) <= 1
+    page = rewrite(result.folder)
+    assert page["claims"] == [v._asdict() for v in result.verdicts]
+    assert {name: (result.folder / name).read_text() for name in before} == before
+    for entry in saved["entries"]:
+        entry["ours"] = [-x for x in entry["ours"]]
+    (result.folder / "numbers.json").write_text(json.dumps(saved))
+    assert {c["status"] for c in rewrite(result.folder)["claims"]} != {c["status"] for c in page["claims"]}
+    saved["entries"][0]["row"] = "a row of long ago"
+    (result.folder / "numbers.json").write_text(json.dumps(saved))
+    with pytest.raises(InputError, match="has no row and column"):
+        rewrite(result.folder)
 
 
 def test_equal_but_for_rounding_is_not_above() -> None:

@@ -59,6 +59,7 @@ KNOWN = {
     "flowers102": Known("nelorth/oxford-flowers", (64, 64), False),
     "gtsrb": Known("tanganke/gtsrb", (32, 32), False),
     "yearbook": Known(None, (32, 32), True),
+    "pacs": Known(None, (64, 64), False),
 }
 
 

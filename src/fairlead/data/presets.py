@@ -18,8 +18,8 @@ def _rotated(data: str, **changes: Any) -> Scenario:
     return Scenario(data=data, **settings | changes)
 
 
-def _dirichlet(data: str) -> Scenario:
-    return Scenario(data=data, split="dirichlet", clients=20, beta=0.1, fractions=_CONFREE)
+def _dirichlet(data: str, fractions: tuple[float, float, float] = _CONFREE) -> Scenario:
+    return Scenario(data=data, split="dirichlet", clients=20, beta=0.1, fractions=fractions)
 
 
 def _pathological(data: str, classes: int) -> Scenario:
@@ -65,6 +65,14 @@ _ALL: dict[str, tuple[str, Scenario]] = {
     "tiny-imagenet-pathological": (
         "Tiny-ImageNet: 20 clients, 20 classes each",
         _pathological("tiny-imagenet", 20),
+    ),
+    "fashion-mnist-dirichlet": (
+        "Fashion-MNIST as in PFLlib's leaderboard: 20 clients, Dirichlet(0.1), a quarter of the samples for tests",
+        _dirichlet("fashion_mnist", (0.75, 0.0, 0.25)),
+    ),
+    "pacs": (
+        "PACS: photos, art, cartoons and sketches as four clients; needs a folder with a domain column",
+        Scenario(data="pacs", split="column", column="domain", clients=4, fractions=(0.6, 0.2, 0.2)),
     ),
     "yearbook": (
         "Yearbook portraits by year: 11 clients of neighbouring years; needs a folder with a year column",

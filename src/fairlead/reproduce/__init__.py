@@ -7,18 +7,19 @@ A file per paper holds its printed numbers, the cells they take and the ordering
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from fairlead.core import InputError, nearest, require
 from fairlead.core.files import atomically
-from fairlead.reproduce import confree, fedora, fedora_costs, fedora_released, fedres, plgu
+from fairlead.reproduce import confree, fedora, fedora_costs, fedora_released, fedres, plgu, public
 from fairlead.reproduce import table as tables
-from fairlead.reproduce.cells import Found, Progress, collect, table_of
+from fairlead.reproduce.cells import Found, Progress, collect, commits, table_of
 from fairlead.reproduce.processes import side_by_side
-from fairlead.reproduce.study import BUDGETS, Budget, Study, narrowed
+from fairlead.reproduce.study import BUDGETS, Budget, Key, Study, keys_of, narrowed, restricted
 from fairlead.reproduce.table import Number, Verdict
-from fairlead.runs.files import write_json
+from fairlead.runs.files import read_json, write_json
 from fairlead.runs.identity import versions
 
 STUDIES: dict[str, Callable[[Budget], Study]] = {
@@ -28,9 +29,10 @@ STUDIES: dict[str, Callable[[Budget], Study]] = {
     **confree.STUDIES,
     **fedres.STUDIES,
     **plgu.STUDIES,
+    **public.STUDIES,
 }
 
-__all__ = ["BUDGETS", "STUDIES", "Reproduction", "reproduce", "study"]
+__all__ = ["BUDGETS", "STUDIES", "Reproduction", "across", "reproduce", "rewrite", "study"]
 
 
 @dataclass(frozen=True)
@@ -105,12 +107,60 @@ def write(result: Reproduction, only: Sequence[str] = ()) -> None:
     command = f"fairlead reproduce {chosen.name} --budget {budget} --seeds {seeds}"
     command += "".join(f" --only '{text}'" for text in only)
     page = tables.plain(chosen, numbers, verdicts, budget=budget, seeds=seeds, command=command, versions=versions())
+    for entry in page["entries"]:
+        entry["commits"] = commits(chosen.entries[entry["row"], entry["column"]], result.found)
+    write_texts(chosen, numbers, verdicts, page, folder)
+    draw(chosen, result.found, seeds, folder)
+
+
+def write_texts(
+    chosen: Study, numbers: dict[Key, Number], verdicts: list[Verdict], page: dict[str, Any], folder: Path
+) -> None:
+    """Everything but the figure."""
     write_json(folder / "numbers.json", page)
     texts = {
         "numbers.csv": tables.as_csv(page),
-        "table.md": tables.markdown(chosen, numbers, verdicts, budget, seeds),
-        "table.tex": tables.latex(chosen, numbers, budget, seeds),
+        "table.md": tables.markdown(chosen, numbers, verdicts, page["budget"], page["seeds"]),
+        "table.tex": tables.latex(chosen, numbers, page["budget"], page["seeds"]),
     }
     for name, text in texts.items():
         atomically(folder / name, lambda path, text=text: path.write_text(text, encoding="utf-8"))  # type: ignore[misc]
-    draw(chosen, result.found, seeds, folder)
+
+
+def rewrite(folder: Path) -> dict[str, Any]:
+    """Judge a table's claims anew from its saved numbers, and write its texts; nothing is trained.
+
+    Claims are those of this version, on the rows and columns that were run; notes are those of the run. Returns what
+    numbers.json then says.
+    """
+    saved = read_json(folder / "numbers.json")
+    found = saved_numbers(saved)
+    chosen = replace(restricted(study(saved["name"], saved["budget"]), found), notes=tuple(saved["notes"]))
+    lost = [key for key in found if key not in chosen.entries]
+    require(not lost, f"{folder}: this version of {saved['name']} has no row and column {lost[:1]}; run it again")
+    numbers = {key: found[key] for key in chosen.entries}
+    judged = saved["budget"] != "quick" or not chosen.trained
+    verdicts = [tables.judge(claim, numbers) for claim in chosen.claims] if judged else []
+    page = saved | {"claims": [v._asdict() for v in verdicts]}
+    write_texts(chosen, numbers, verdicts, page, folder)
+    return dict(page)
+
+
+def saved_numbers(page: dict[str, Any]) -> dict[Key, Number]:
+    """The numbers of a saved numbers.json."""
+    entries = page["entries"]
+    return {(e["row"], e["column"]): Number(e["published"], tuple(e["ours"]), e["not_run"]) for e in entries}
+
+
+def across(pages: Sequence[dict[str, Any]]) -> list[Verdict]:
+    """What becomes of claims that compare numbers of several parts of one table, each saved by itself."""
+    parts = [{k: n for k, n in saved_numbers(page).items() if n.ours} for page in pages]
+    numbers = {k: n for part in reversed(parts) for k, n in part.items()}  # the first that has it
+    chosen = restricted(study(pages[0]["name"], pages[0]["budget"]), numbers)
+    found = []
+    for claim in chosen.claims:
+        keys = [{key for side in pair for key in keys_of(side)} for pair in claim.pairs]
+        apart = tuple(p for p, k in zip(claim.pairs, keys, strict=True) if not any(k <= part.keys() for part in parts))
+        if apart:
+            found.append(tables.judge(claim._replace(pairs=apart), numbers))
+    return found

@@ -20,6 +20,7 @@ from fairlead.core import FairleadError
 from fairlead.metrics import summarise
 from fairlead.reproduce.study import Cell, Computed, Entry, Key, Result, Study
 from fairlead.runs.files import read_json, read_table, write_json
+from fairlead.runs.identity import checkout
 from fairlead.runs.material import Materials
 from fairlead.runs.run import Run, result
 from fairlead.settings import Experiment, check, resolve
@@ -28,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 Progress = Callable[[float, float, str], None]  # work done, work in all, what is running
 # Work of a round next to that of an MLP, to guess the time left; only the order of size matters.
-WORK = {"mlp": 1.0, "logistic": 0.2, "lenet": 2.0, "cnn": 15.0}
+WORK = {"mlp": 1.0, "logistic": 0.2, "lenet": 2.0, "cnn": 15.0, "mlp-norm": 1.5, "cnn-norm": 18.0}
 
 
 class Wanted(NamedTuple):
@@ -137,7 +138,8 @@ class Workshop:
             lambda r: tell(r / experiment.rounds),
             keep_models=False,  # a table needs the numbers; the models of a hundred cells would fill a disk
         )
-        return _read(run.folder, experiment, dict(found))
+        commit = read_json(run.folder / "settings.json").get("versions", {}).get("commit")
+        return _read(run.folder, experiment, dict(found)) | {"commit": commit}
 
     def _computed(self, cell: Computed, seed: int) -> Result:
         path = self.folder / "computed" / f"{cell.key}-seed{seed}.json"
@@ -146,7 +148,7 @@ class Workshop:
         with FileLock(lock):
             if not path.exists():
                 where = {"data_dir": self.data_dir} if cell.needs_data else {}
-                write_json(path, cell.compute(**cell.settings, seed=seed, **where))
+                write_json(path, cell.compute(**cell.settings, seed=seed, **where) | {"commit": checkout()})
         return dict(read_json(path))
 
 
@@ -187,7 +189,9 @@ def measure(name: str, result: Result, alone: Result) -> float:
     accuracy, r_accuracy, ptr, low5, top5 ...   as in `fairlead.metrics.summarise`; `global.` before them for the
                                                 server's model
     validation                                  mean accuracy on validation samples, for tables that choose
-    client.K, gain.K                            accuracy of client K, and its gain relative to training alone
+    client.K, gain.K, gain.K+L                  accuracy of client K, and its gain relative to training alone, or the
+                                                mean gain of several
+    worse                                       how many clients are below training alone
     anything else                               the value of that name which a function computed
     """
     if "values" in result:
@@ -198,10 +202,19 @@ def measure(name: str, result: Result, alone: Result) -> float:
     if kind == "client":
         return float(result["accuracy"][int(rest)])
     if kind == "gain":
-        own, base = result["accuracy"][int(rest)], alone["accuracy"][int(rest)]
-        return float((own - base) / base) if base else 0.0
+        pairs = [(result["accuracy"][int(k)], alone["accuracy"][int(k)]) for k in rest.split("+")]
+        return float(np.mean([(own - base) / base if base else 0.0 for own, base in pairs]))
+    if name == "worse":
+        return float(sum(own < base for own, base in zip(result["accuracy"], alone["accuracy"], strict=True)))
     accuracy = result["global"] if kind == "global" else result["accuracy"]
     return summarise(accuracy, alone["accuracy"], result["n_test"])[rest if kind == "global" else name]
+
+
+def commits(entry: Entry, found: Found) -> list[str]:
+    """The commits of the source tree that trained the entry's cell and its control."""
+    control = entry.cell.control.key if isinstance(entry.cell, Cell) else entry.cell.key
+    results = [result for (key, _), result in found.results.items() if key in (entry.cell.key, control)]
+    return sorted({str(r["commit"]) for r in results if r.get("commit")})
 
 
 def table_of(study: Study, found: Found, seeds: int) -> dict[Key, list[float] | str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -87,6 +87,17 @@ class Column(NamedTuple):
     decimals: int = 4
 
 
+class Gain(NamedTuple):
+    """How much a row is above another in a column, seed by seed."""
+
+    row: str
+    base: str
+    column: str
+
+
+Side = Key | Gain | float
+
+
 class Claim(NamedTuple):
     """An ordering that the paper states: in each pair, the first is above the second; either may be a plain number.
 
@@ -94,8 +105,19 @@ class Claim(NamedTuple):
     """
 
     text: str
-    pairs: tuple[tuple[Key | float, Key | float], ...]
+    pairs: tuple[tuple[Side, Side], ...]
     slack: float = 0.0
+
+
+def keys_of(side: Side) -> list[Key]:
+    """The numbers that a side of a claim is made of.
+
+    >>> keys_of(Gain("FedRep + ConFREE", "FedRep", "CIFAR-10"))
+    [('FedRep + ConFREE', 'CIFAR-10'), ('FedRep', 'CIFAR-10')]
+    """
+    if isinstance(side, float):
+        return []
+    return [(side.row, side.column), (side.base, side.column)] if isinstance(side, Gain) else [side]
 
 
 class Picture(NamedTuple):
@@ -157,11 +179,16 @@ def narrowed(study: Study, only: Sequence[str]) -> Study:
             raise InputError(f"--only '{text}': {study.name} has no such row or column; {nearest(text, names)}")
         groups |= in_groups
         rows |= set() if in_groups else in_rows
-    columns = tuple(c for c in study.columns if not groups or c.group in groups)
-    keys = {c.key for c in columns}
-    entries = {k: e for k, e in study.entries.items() if k[1] in keys and (not rows or k[0] in rows)}
+    keys = {c.key for c in study.columns if not groups or c.group in groups}
+    return restricted(study, {k for k in study.entries if k[1] in keys and (not rows or k[0] in rows)})
+
+
+def restricted(study: Study, keys: Collection[Key]) -> Study:
+    """The study with these entries alone; claims are cut to what is left."""
+    entries = {k: e for k, e in study.entries.items() if k in keys}
+    columns = tuple(c for c in study.columns if any(column == c.key for _, column in entries))
     kept = [
-        claim._replace(pairs=tuple(p for p in claim.pairs if all(isinstance(s, float) or s in entries for s in p)))
+        claim._replace(pairs=tuple(p for p in claim.pairs if all(k in entries for s in p for k in keys_of(s))))
         for claim in study.claims
     ]
     return replace(study, columns=columns, entries=entries, claims=tuple(claim for claim in kept if claim.pairs))

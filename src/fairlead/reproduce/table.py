@@ -13,7 +13,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from fairlead.reproduce.study import Budget, Claim, Column, Key, Study
+from fairlead.reproduce.study import Budget, Claim, Column, Gain, Key, Side, Study, keys_of
 
 NONE = "–"
 WIDE = 4  # with more columns than this in a group, each shows "ours (paper)" in one
@@ -45,15 +45,25 @@ class Number:
         return None if self.mean is None or self.published is None else self.mean - self.published
 
 
+Status = Literal["holds", "within the spread", "does not hold", "not run"]
+# What may become of a claim, in the order of a table's columns.
+STATUSES: tuple[Status, ...] = ("holds", "within the spread", "does not hold", "not run")
+
+
 class Verdict(NamedTuple):
-    """What became of a claim in our runs."""
+    """What became of a claim in our runs.
+
+    It holds if every pair does, does not hold if some pair contradicts it, and is within the spread otherwise: some
+    differences are no larger than one standard deviation over the seeds.
+    """
 
     text: str
-    status: Literal["holds", "does not hold", "not run"]
-    held: int  # pairs in the claimed order
+    status: Status
+    held: int  # pairs in the claimed order, by more than the spread
     measured: int  # pairs of which both were run
     pairs: int
-    against: list[str]  # the pairs that contradict it, in words
+    against: list[str]  # the pairs that contradict it by more than the spread, in words
+    within: list[str]  # the pairs that differ by less, in words
     margin: float | None  # the smallest difference in the claimed direction; negative where it fails
 
 
@@ -73,37 +83,71 @@ ROUNDING = 1e-6  # relative; accuracies are single-precision means, and equal on
 
 
 def judge(claim: Claim, numbers: Numbers) -> Verdict:
-    """Whether the claimed ordering is found in our means; pairs that were not run neither help nor hurt."""
-    held, measured, against = 0, 0, []
+    """Whether the claimed ordering is found, seed by seed; pairs that were not run neither help nor hurt.
+
+    The spread of a pair is the standard deviation over seeds of its difference. One seed has none: then the sign alone
+    decides.
+    """
+    held, measured = 0, 0
+    against: list[str] = []
+    within: list[str] = []
     margin: float | None = None
     for high, low in claim.pairs:
-        a, b = _mean(high, numbers), _mean(low, numbers)
-        if a is None or b is None:
+        pair = _differences(high, low, numbers)
+        if pair is None:
             continue
         measured += 1
-        margin = a - b if margin is None else min(margin, a - b)
-        rounding = ROUNDING * max(abs(a), abs(b))
-        if a - b > (-claim.slack - rounding if claim.slack else rounding):
+        assert pair.mean is not None
+        margin = pair.mean if margin is None else min(margin, pair.mean)
+        rounding = ROUNDING * max(abs(_mean(s, numbers) or 0.0) for s in (high, low))
+        spread = pair.std or 0.0
+        enough = -claim.slack - rounding if claim.slack else spread + rounding
+        if pair.mean > enough:
             held += 1
+        elif spread and pair.mean >= -spread - claim.slack:
+            within.append(_in_words(high, low, numbers, pair))
         else:
-            against.append(_contrary(high, low, numbers))
-    status: Literal["holds", "does not hold", "not run"] = "holds" if held == measured else "does not hold"
-    if not measured:
-        status = "not run"
-    return Verdict(claim.text, status, held, measured, len(claim.pairs), against, margin)
+            against.append(_in_words(high, low, numbers, pair))
+    status: Status = "does not hold" if against else "within the spread" if within else "holds"
+    return Verdict(
+        claim.text, status if measured else "not run", held, measured, len(claim.pairs), against, within, margin
+    )
 
 
-def _mean(side: Key | float, numbers: Numbers) -> float | None:
+def _values(side: Side, numbers: Numbers) -> tuple[float, ...]:
+    """A side of a claim seed by seed; empty where it was not run."""
     if isinstance(side, float):
-        return side
-    return numbers[side].mean if side in numbers else None
+        return (side,)
+    found = [numbers[k].ours if k in numbers else () for k in keys_of(side)]
+    return tuple(a - b for a, b in zip(*found, strict=False)) if isinstance(side, Gain) else found[0]
 
 
-def _contrary(high: Key | float, low: Key | float, numbers: Numbers) -> str:
-    """A pair that is not in the claimed order, in words; a column that both share is said once."""
-    sides = [f"{s:g}" if isinstance(s, float) else f"{s[0]} {_mean(s, numbers):.4g}" for s in (high, low)]
-    columns = list(dict.fromkeys(s[1] for s in (high, low) if not isinstance(s, float)))
-    return f"{' against '.join(sides)} ({', '.join(columns)})"
+def _mean(side: Side, numbers: Numbers) -> float | None:
+    return Number(None, _values(side, numbers)).mean
+
+
+def _differences(high: Side, low: Side, numbers: Numbers) -> Number | None:
+    """The first less the second, seed by seed; None where one was not run."""
+    sides = [_values(side, numbers) for side in (high, low)]
+    if not all(sides):
+        return None
+    seeds = max(map(len, sides))
+    a, b = (values * seeds if len(values) == 1 else values for values in sides)  # a plain number has one for all
+    return Number(None, tuple(x - y for x, y in zip(a, b, strict=False)))
+
+
+def _in_words(high: Side, low: Side, numbers: Numbers, difference: Number) -> str:
+    """A pair that is not above the spread, in words; a column that both share is said once."""
+
+    def told(side: Side) -> str:
+        if isinstance(side, float):
+            return f"{side:g}"
+        name = f"{side.row} over {side.base}" if isinstance(side, Gain) else side[0]
+        return f"{name} {_mean(side, numbers):.4g}"
+
+    columns = list(dict.fromkeys(column for side in (high, low) for _, column in keys_of(side)))
+    spread = f"; {difference.mean:+.2g} ± {difference.std:.2g}" if difference.std is not None else ""
+    return f"{told(high)} against {told(low)} ({', '.join(columns)}{spread})"
 
 
 def sentence(verdict: Verdict, most: int = 4) -> str:
@@ -113,9 +157,10 @@ def sentence(verdict: Verdict, most: int = 4) -> str:
     count = f"{verdict.held} of {verdict.measured}"
     count += f" ({verdict.pairs - verdict.measured} not run)" if verdict.measured < verdict.pairs else ""
     told = f"{verdict.status}: {verdict.text} [{count}]"
-    if verdict.against:
-        rest = len(verdict.against) - most
-        told += "; against it: " + ", ".join(verdict.against[:most]) + (f" and {rest} more" if rest > 0 else "")
+    for what, pairs in (("against it", verdict.against), ("within the spread", verdict.within)):
+        if pairs:
+            rest = len(pairs) - most
+            told += f"; {what}: " + ", ".join(pairs[:most]) + (f" and {rest} more" if rest > 0 else "")
     return told + "."
 
 
@@ -198,7 +243,7 @@ def reasons(numbers: Numbers) -> list[str]:
 
 def said(study: Study, budget: Budget, seeds: int) -> str:
     """One line on where the numbers come from."""
-    spread = f"mean over {seeds} seeds ± their standard deviation" if seeds > 1 else "one seed"
+    spread = f"mean over {seeds} seeds ± their standard deviation" if seeds > 1 else "one seed, so no spread is known"
     idle = " A quick budget shows that everything runs; nothing is trained long enough to compare or judge."
     return f"Paper: {study.source}. Ours: budget {budget}, {spread}." + (
         idle if study.trained and budget == "quick" else ""
@@ -215,7 +260,7 @@ def terminal(study: Study, numbers: Numbers, verdicts: list[Verdict], budget: Bu
         for row in block.rows:
             table.add_row(*(Text(cell) for cell in row))
         shown.append(table)
-    styles = {"holds": "green", "does not hold": "bold red", "not run": "dim"}
+    styles = {"holds": "green", "within the spread": "yellow", "does not hold": "bold red", "not run": "dim"}
     shown += [Text(sentence(v), style=styles[v.status]) for v in verdicts]
     told = (*reasons(numbers), *study.notes, said(study, budget, seeds))
     return shown + [Text(line, style="dim") for line in told]
