@@ -4,27 +4,35 @@ happens when somebody fails.
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+from collections import OrderedDict
 from collections.abc import Callable
+from http.client import HTTPConnection
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
+import torch
 from sites import write_sites
 from test_study import in_one_place
 
 pytest.importorskip("flwr", reason="Flower is not installed; `make test-machines` installs and tests it")
 
-from fairlead.core import InputError
+from fairlead import functional, rounds
+from fairlead.catalogue import parse
+from fairlead.clients import InProcess, engine, wrapped
+from fairlead.core import Cohort, EngineError, Federation, InputError, Layout, Plan, Split, Training
 from fairlead.machines.flower.privacy import SUMS, needs_single_updates, refuse_secure_aggregation
 from fairlead.machines.flower.tryout import Tryout
 from fairlead.machines.flower.write import read_config, write_app
 from fairlead.machines.study import Study
+from fairlead.models import build
 from fairlead.runs.files import read_json, read_table
 
 SETTINGS = {"label": "disease", "rounds": 4, "evaluate_every": 1, "lr": 0.05, "model": "mlp"}
@@ -192,5 +200,114 @@ def test_secure_aggregation_and_methods_that_see_single_updates_refuse_each_othe
     assert "fedrep+confree must see the update of each site by itself" in refused("fedrep+confree")
     assert "does not work with its message API" in refused("fedrep")
     assert needs_single_updates("fedora")
-    assert not any(map(needs_single_updates, SUMS))
-    assert json.dumps(SUMS)
+
+
+class FleetOnly(BaseHTTPRequestHandler):
+    """The proxy rule of docs/from-laptop-to-hospitals.md: what nodes ask for passes, all else is refused."""
+
+    port = 0
+    refused: ClassVar[list[str]] = []
+
+    def do_POST(self) -> None:
+        if not self.path.startswith("/v1/fleet/"):
+            self.refused.append(self.path)
+            self.send_error(403)
+            return
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        onward = HTTPConnection("127.0.0.1", self.port, timeout=60)
+        onward.request("POST", self.path, body, {k: v for k, v in self.headers.items() if k.lower() != "host"})
+        answer = onward.getresponse()
+        content = answer.read()
+        onward.close()
+        self.send_response(answer.status)
+        for name, value in answer.getheaders():
+            if name.lower() not in ("content-length", "transfer-encoding", "connection"):
+                self.send_header(name, value)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+def test_through_a_proxy_sites_reach_the_fleet_paths_alone(data: Path, tmp_path: Path) -> None:
+    site = sorted(p.stem for p in data.glob("*.csv"))[0]
+    with Tryout(tmp_path / "out", insecure=True) as tried:
+        own, FleetOnly.port = tried.port, tried.port
+        proxy = ThreadingHTTPServer(("127.0.0.1", 0), FleetOnly)
+        threading.Thread(target=proxy.serve_forever, daemon=True).start()
+        tried.port = proxy.server_port
+        tried.add(site, data / f"{site}.csv")
+        until(lambda: "online" in tried.flwr("supernode", "list", "here", "--format", "json").lower())
+        config = tried.home / "config.toml"
+        config.write_text(config.read_text().replace(f":{own}", f":{proxy.server_port}"))
+        with pytest.raises(EngineError, match="flwr ls failed"):
+            tried.flwr("ls", "here")
+        assert FleetOnly.refused
+        assert all(path.startswith("/v1/control/") for path in FleetOnly.refused)
+        proxy.shutdown()
+        proxy.server_close()
+
+
+def reply(model: dict[str, Any], node: int, extra: str = "") -> Any:
+    from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
+    from flwr.supercore.task_identity import TaskIdentity
+
+    TaskIdentity.run_id, TaskIdentity.node_id = 1, node
+    asked = Message(RecordDict(), dst_node_id=node, message_type="train")
+    asked.metadata.__dict__["_message_id"] = str(node)
+    arrays = OrderedDict((name, torch.tensor(x)) for name, x in model.items())
+    content = RecordDict({"arrays": ArrayRecord(arrays), "metrics": MetricRecord({"num-examples": 10})})
+    if extra:
+        content[extra] = MetricRecord({"stage": 1})
+    return Message(content, reply_to=asked)
+
+
+def test_confree_as_a_strategy_of_flower() -> None:
+    from flwr.app import ArrayRecord
+
+    from fairlead.machines.flower.strategy import ConFREE
+
+    strategy = ConFREE(c=0.5)
+    strategy._sent = ArrayRecord(OrderedDict(w=torch.zeros(2), n=torch.tensor([3])))
+    models = [{"w": [4.0, 0.0], "n": [7]}, {"w": [-1.0, 1.0], "n": [8]}]
+    arrays, metrics = strategy.aggregate_train(1, [reply(model, k + 2) for k, model in enumerate(models)])
+    torch.testing.assert_close(
+        torch.from_numpy(arrays["w"].numpy()), functional.confree(torch.tensor([m["w"] for m in models]), 0.5)
+    )
+    assert arrays["n"].numpy().tolist() == [7]
+    assert metrics is not None
+    broken = [*models, {"w": [float("nan"), 0.0], "n": [9]}]
+    same, _ = strategy.aggregate_train(2, [reply(model, k + 2) for k, model in enumerate(broken)])
+    assert same["w"].numpy().tolist() == arrays["w"].numpy().tolist()
+    with pytest.raises(InputError, match=r"secure aggregation \(SecAgg\+\) shows the server their sum alone"):
+        strategy.aggregate_train(3, [reply(models[0], 2, "secaggplus_configs")])
+    with pytest.raises(InputError, match="c must lie in"):
+        ConFREE(c=1.5)
+
+
+def sums_only(method: str) -> bool:
+    """Whether a server's message stays the same when every reply is replaced by the weighted mean of all."""
+    entry, module = parse(method), build("mlp", (4,), 3, 0)
+    module = wrapped(entry.method, module, 0)
+    layout = Layout(module)
+    server = rounds.assemble(entry.method, entry.average, layout)
+    x = torch.randn(12, 4)
+    split = Split(x, torch.arange(12) % 3, torch.tensor([0, 4, 8, 12]))
+    clients = InProcess(Federation(split, split, split, ("a", "b", "c")), Training(batch_size=4), engine("loop"))
+    clients.start(entry.method, module, Plan(rounds=1))
+    _, message = entry.method.init(layout.read(module), layout)
+    state, message = server.init(message, clients.greet(hello=True).rows, 3)
+    answer = clients.train(torch.arange(3), 1, message)
+    cohort = Cohort(answer.ids, torch.full((3,), 1 / 3), 3, 1, 0)
+    mean = {n: v.float().mean(0, keepdim=True).expand_as(v).to(v.dtype) for n, v in answer.rows.items()}
+    one, two = (server.update(state, rows, cohort)[1] for rows in (answer.rows, mean))
+    return one.keys() == two.keys() and all(
+        one[n].shape == two[n].shape and torch.allclose(one[n], two[n], rtol=1e-4, atol=1e-5) for n in one
+    )
+
+
+@pytest.mark.parametrize("method", [*SUMS, "fedora", "fedfomo", "fedavg+confree", "fedavg+median"])
+def test_who_needs_single_updates_is_known_rightly(method: str) -> None:
+    assert needs_single_updates(method) == (not sums_only(method))

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +21,7 @@ import fairlead
 from fairlead import rounds
 from fairlead.catalogue import parse
 from fairlead.clients import Clients, InProcess, Sharded, engine
+from fairlead.clients import shards as engine_of_ray
 from fairlead.core import EngineError, Federation, Plan, Training
 from fairlead.data import scenario
 from fairlead.models import build
@@ -35,15 +40,40 @@ def digits() -> Federation:
 FEDERATION = digits()
 
 
+def test_an_address_without_a_cluster_is_refused() -> None:
+    with pytest.raises(EngineError, match="no Ray cluster"):
+        Sharded(FEDERATION, TRAINING, "127.0.0.1:1")
+
+
 @pytest.fixture(scope="module")
 def two_nodes() -> Iterator[str]:
-    from ray.cluster_utils import Cluster
-
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "node_ip_address": "127.0.0.1"})
-    cluster.add_node(num_cpus=1, node_ip_address="127.0.0.1")
-    yield cluster.address
+    """The address of a cluster of two nodes with a core each, on loopback."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    roles = (["--head", "--port", address.partition(":")[2], "--include-dashboard=false"], ["--address", address])
+    command = [
+        str(Path(sys.executable).parent / "ray"),
+        "start",
+        "--block",
+        "--num-cpus=1",
+        "--node-ip-address=127.0.0.1",
+    ]
+    quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "start_new_session": True}
+    nodes = []
+    for role in roles:
+        nodes.append(subprocess.Popen([*command, *role, "--disable-usage-stats"], **quiet))
+        time.sleep(5)
+    engine_of_ray.connected(address)
+    end = time.monotonic() + 60
+    while ray.cluster_resources().get("CPU") != 2:
+        assert time.monotonic() < end, "the second node did not come"
+        time.sleep(0.5)
+    yield address
     ray.shutdown()
-    cluster.shutdown()
+    for node in nodes:
+        os.killpg(node.pid, signal.SIGKILL)
+        node.wait()
 
 
 def go(name: str, clients: Clients, plan: Plan = PLAN, snapshot: Any = None) -> list[Any]:
@@ -113,10 +143,3 @@ def test_compare_with_ray_is_resumed_and_recorded_as_usual(two_nodes: str, tmp_p
     assert one.summary["methods"].keys() == two.summary["methods"].keys()
     fairlead.resume(tmp_path / "a", rounds=6)
     assert max(read_table(tmp_path / "a" / "runs" / "fedrep-seed0" / "rounds.parquet")["round"]) == 6
-
-
-def test_an_address_without_a_cluster_is_refused() -> None:
-    if ray.is_initialized():
-        pytest.skip("Ray is connected already, and a process has one cluster")
-    with pytest.raises(EngineError, match="no Ray cluster"):
-        Sharded(FEDERATION, TRAINING, "127.0.0.1:1")

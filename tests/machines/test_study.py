@@ -14,6 +14,7 @@ import pandas as pd
 import pytest
 from sites import SETTINGS, write_sites
 
+import fairlead
 from fairlead import rounds
 from fairlead.clients import InProcess, engine
 from fairlead.core import EngineError, InputError
@@ -103,6 +104,9 @@ def test_a_site_is_told_its_own_verdict_and_nothing_of_the_others(data: Path, tm
         found = read_json(folder / study.name / "verdict.json")["fedora"]
         assert found["verdict"] in ("better", "worse", "no difference found", "too few rows to tell")
         assert found["rows"] > 0
+        model = fairlead.load_model(folder / study.name / "models" / "fedora")
+        answers = model(data / f"{site}.csv")
+        assert len(answers) == len(pd.read_csv(data / f"{site}.csv"))
 
 
 def test_a_coordinator_that_starts_again_goes_on_from_its_checkpoint(data: Path, tmp_path: Path) -> None:
@@ -248,6 +252,7 @@ def test_a_study_is_checked_before_it_begins() -> None:
         ((("a", "b c"), ("fedora",), {}), "letters, digits"),
         ((("a", "b"), ("local",), {}), "a method beside the control"),
         ((("a", "b"), ("fedorra",), {}), "unknown"),
+        ((("a", "b"), ("fedavg+guard",), {}), "decides after training, which each site does here"),
         ((("a", "b"), ("fedora",), {"clients": 3}), "no setting of a study"),
         ((("a", "b"), ("fedora",), {"metric": "speed"}), "metric 'speed' is unknown"),
     ):

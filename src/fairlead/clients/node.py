@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
-from torch import nn
+from torch import Tensor, nn
 
 from fairlead.clients.exchange import NOT_FINITE, Exchange, finite, first_state, outputs, wrapped
 from fairlead.clients.pool import Work, engine
@@ -64,6 +64,10 @@ class Node:
             return pack_reply(self._answer(ask, message))
         except FairleadError as error:
             return pack_reply(Reply(ask, {}, f"answer is an error: {error}"))
+
+    def model(self, run: str, round: int) -> Tensor:
+        """The model of the client that was scored in this round of a run, (D,)."""
+        return self._read(Ask(run, "outputs", round), "model", round)["models"][0]
 
     def close(self) -> None:
         """End the worker thread."""

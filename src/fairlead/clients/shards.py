@@ -34,6 +34,7 @@ from fairlead.core.types import Federation, Method, Named, Split
 logger = logging.getLogger(__name__)
 
 Arrays = dict[str, np.ndarray[Any, Any]]  # what travels: Ray moves arrays without copying them into a stream
+IDLE: list[Any] = []  # actors without clients
 ATTEMPTS = 3  # to replace an actor, before the run ends with an error
 
 
@@ -49,12 +50,21 @@ class Reply(NamedTuple):
 class Shard:
     """What an actor holds: some of the clients. It knows nothing of Ray."""
 
-    def __init__(self, ids: list[int], federation: Federation, training: Training, validated: bool) -> None:
+    def take(self, given: tuple[list[int], Federation, Training, bool]) -> None:
+        """Hold these clients, in place of any before."""
+        self.drop()
         torch.set_num_threads(1)
+        ids, federation, training, validated = given
         self._ids, self._clients = torch.tensor(ids), federation.clients
         store = partial(ShardStates, self._ids)
         here = Here(self._ids, validated)
         self._inside = InProcess(federation, training, engine("vectorised"), store, here)
+
+    def drop(self) -> None:
+        """Hold no clients any more."""
+        if hasattr(self, "_inside"):
+            self._inside.close()
+            del self._inside
 
     def start(self, method: Method, module: nn.Module, plan: Plan) -> None:
         """Get ready for a run."""
@@ -168,7 +178,8 @@ class Sharded:
         self._hello = method.hello is not None
         gpus = Layout(module).device.type == "cuda"
         found = int(self._ray.cluster_resources().get("GPU" if gpus else "CPU", 1))
-        self._resources = {"num_cpus": 0, "num_gpus": 1} if gpus else {"num_cpus": 1}
+        # Cores are not reserved: an actor that waits for the next run is in nobody's way.
+        self._resources = {"num_gpus": 1} if gpus else {}
         self._shards = shards(self._federation.train.sizes, found)
         validated = bool(len(self._federation.validation.y))
         self._given = [
@@ -254,9 +265,10 @@ class Sharded:
         self._kept = [k if KEPT in saved else None for k in self._cut_kept(saved)]
 
     def close(self) -> None:
-        """End the actors; Ray itself goes on."""
+        """Let the actors drop their clients; the next run takes them over, since to start one takes seconds."""
         for actor in self._actors:
-            self._ray.kill(actor)
+            actor.drop.remote()
+        IDLE.extend(self._actors)
         self._actors = []
 
     def __enter__(self) -> Sharded:
@@ -322,7 +334,11 @@ class Sharded:
         raise EngineError(f"shard {next(iter(waiting))} of {len(self._shards)} died {ATTEMPTS} times; see Ray's logs")
 
     def _actor(self, i: int) -> Any:
-        return self._ray.remote(_Opened).options(**self._resources).remote(self._given[i])
+        actor = IDLE.pop() if IDLE else None
+        if actor is None:
+            actor = self._ray.remote(Shard).options(scheduling_strategy="SPREAD", **self._resources).remote()
+        actor.take.remote(self._given[i])
+        return actor
 
     def _replace(self, i: int) -> None:
         """A new actor in the place of a dead one, with its clients' states after the last round."""
@@ -336,13 +352,6 @@ class Sharded:
         self._actors[i].load.remote(self._states[i], kept, round, self._messages(message)(i))
 
 
-class _Opened(Shard):
-    """A shard made of what Ray delivers as one object."""
-
-    def __init__(self, given: tuple[list[int], Federation, Training, bool]) -> None:
-        super().__init__(*given)
-
-
 def connected(address: str) -> Any:
     """Ray, connected to a cluster or started here, on loopback."""
     try:
@@ -350,6 +359,7 @@ def connected(address: str) -> Any:
     except ImportError as error:
         raise EngineError("engine ray needs Ray; pip install 'fairlead[ray]'") from error
     if not ray.is_initialized():
+        IDLE.clear()
         quiet: dict[str, Any] = {"logging_level": "warning", "log_to_driver": False}
         try:
             if address:

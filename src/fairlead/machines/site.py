@@ -18,14 +18,17 @@ from typing import Any
 import torch
 from pydantic import TypeAdapter
 
-from fairlead.clients import Node, placed
+from fairlead.clients import Node, placed, wrapped
 from fairlead.clients.wire import Ask, pack_ask, unpack_reply
-from fairlead.core import FairleadError, Federation, InputError, RunError, require
+from fairlead.core import FairleadError, Federation, InputError, Layout, RunError, require
 from fairlead.data.agreement import Agreed, look, read_own, tell_own
 from fairlead.data.preparation import EVERYBODY, Preparation, scale_of, tell
 from fairlead.data.source import Source
 from fairlead.machines.study import CONTROL, SITE, USUAL, Study
 from fairlead.metrics import TRAINING, OwnerPairs, OwnerVerdict, PairedRun, judge, metric
+from fairlead.prediction.export import write_model
+from fairlead.prediction.predict import Predictor
+from fairlead.runs.deployment import describe
 from fairlead.runs.files import read_json, write_json
 from fairlead.runs.identity import fingerprint, versions
 
@@ -156,7 +159,7 @@ class Member:
         return self._nodes[method, seed]
 
     def verdict(self, kept: dict[str, int]) -> dict[str, Any]:
-        """Write for this site alone whether it is better or worse off than alone; nothing of it travels.
+        """Write for this site alone whether it is better or worse off than alone, and its models; nothing travels.
 
         `kept` says for each run the round whose models are to be deployed.
         """
@@ -166,9 +169,20 @@ class Member:
             one = self._judged(method, kept)
             found[method] = one.to_json()
             lines += told(one, method)
+        for method in (CONTROL, *self.study.methods):
+            self._write_model(method, kept)
         write_json(self.folder / "verdict.json", found)
         (self.folder / VERDICT).write_text("\n".join(lines) + "\n", encoding="utf-8")
         return {}
+
+    def _write_model(self, method: str, kept: dict[str, int]) -> None:
+        """The site's own model of the first training, for `fairlead.load_model`."""
+        own, entry, run = self.federation, self.study.entry(method), run_name(method, 0)
+        vector = self.node(method, 0).model(run, self._nearest(run, kept[run]))
+        bare = self.study.module(tuple(own.train.x.shape[1:]), own.outputs, 0)
+        used = describe(own, bare, method, entry.method, self.study.checked.set or {}, None)
+        module = wrapped(entry.method, bare, 0)
+        write_model(self.folder / "models" / method, Predictor(used, 0, Layout(module).write(vector, module).eval()))
 
     def _judged(self, method: str, kept: dict[str, int]) -> OwnerVerdict:
         own = self.federation

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from fairlead.catalogue import Entry, check_options, parse
+from fairlead.catalogue import Entry, check_options, decision, parse
 from fairlead.core import InputError, Plan, Training, nearest, require
 from fairlead.data import Scenario
 from fairlead.data.tables import Reading
@@ -56,6 +56,10 @@ class Study:
             raise InputError(f"metric '{metric}' is unknown; {nearest(metric, METRICS)}")
         check_options(self.checked.set or {})
         for method in self.methods:
+            require(
+                decision(method, self.checked.set or {}) is None,
+                f"{method} decides after training, which each site does here by its own verdict; leave the stage out",
+            )
             self.entry(method)
         self.plan(0)
 

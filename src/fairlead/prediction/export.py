@@ -49,16 +49,21 @@ def export(
     choice = choose_run(folder, common.owners[client], method, fold)
     found = load_run(choice.run, client)
     predictor = Predictor(found.deployment.only(client), 0, found.module)
+    write_model(to, predictor)
+    summary = read_summary(folder)
+    onnx = _write_onnx(predictor, to / "model.onnx")
+    (to / "README.md").write_text(card(summary, predictor, choice, onnx), encoding="utf-8")
+    lacking = [] if onnx else ["model.onnx is not written: pip install 'fairlead[onnx]' brings what it needs"]
+    return predictor, [choice.said, *lacking]
+
+
+def write_model(to: Path, predictor: Predictor) -> None:
+    """The model with all that `load_model` needs, and a program that uses it."""
     to.mkdir(parents=True, exist_ok=True)
     weights = {name: x.detach().clone().contiguous() for name, x in predictor.module.state_dict().items()}
     atomically(to / "model.safetensors", lambda path: save_file(weights, path))
     write_json(to / "model.json", {"format": FORMAT, **predictor.deployment.to_json(), "versions": versions()})
-    summary = read_summary(folder)
-    onnx = _write_onnx(predictor, to / "model.onnx")
-    (to / "README.md").write_text(card(summary, predictor, choice, onnx), encoding="utf-8")
     (to / "use.py").write_text(USE, encoding="utf-8")
-    lacking = [] if onnx else ["model.onnx is not written: pip install 'fairlead[onnx]' brings what it needs"]
-    return predictor, [choice.said, *lacking]
 
 
 def load_model(folder: Path | str, model: Factory | None = None) -> Predictor:
