@@ -8,6 +8,7 @@ import shlex
 import sys
 import time
 import tomllib
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -44,6 +45,7 @@ app = typer.Typer(
 # Without a terminal the width is unknown; the verdict table wants 100 columns.
 console = Console(width=None if sys.stdout.isatty() else 100)
 LINE_SECONDS = 10.0  # between progress lines where there is no terminal
+MOST_COLUMNS = 24  # lines of a table that `compare` shows; `data` shows all
 
 METAVARS = {"int": "N", "float": "X", "Path": "DIR", "Counts": "N,N,N", "Triple": "X,X,X"}
 
@@ -57,6 +59,8 @@ def with_settings(command: Callable[..., None]) -> Callable[..., None]:
         # Values stay text here: `settings.check` converts them and says what is wrong in one sentence.
         option = typer.Option(f"--{name.replace('_', '-')}", help=field.description, metavar=METAVARS.get(kind, "NAME"))
         hint: Any = str | None
+        if kind == "bool":
+            hint, option = bool | None, typer.Option(f"--{name.replace('_', '-')}", help=field.description)
         if name == "set":
             hint, option = list[str] | None, typer.Option("--set", help="e.g. fedora.a=0.8", metavar="NAME.KEY=VALUE")
         annotation = Annotated[hint, option]
@@ -532,19 +536,50 @@ def show(folder: Path) -> None:
 
 def show_data(found: Survey) -> None:
     """Owners, columns and warnings on the terminal."""
-    console.print(escape(f"{found.name}: {found.rows:,} rows; to predict: {found.target}"), highlight=False)
+    console.print(escape(about_data(found)), highlight=False)
     owners = Table("owner", "rows", "what they hold")
     for owner in found.owners:
         mix = [f"{name}: {count:,}" for name, count in owner.get("classes", {}).items() if count]
+        if "events" in owner:
+            mix = [f"{owner['events']:,} events, median time {owner['median_time']:.4g}"]
         mix = mix or [f"mean {owner['mean']:.4g}, deviation {owner['sd']:.4g}"]
         owners.add_row(escape(owner["name"]), f"{owner['rows']:,}", escape(", ".join(mix)))
     console.print(owners)
     if found.columns:
-        columns = Table("column", "is", "empty", "what is done", "why")
-        for name, column in found.column_groups():
-            columns.add_row(*map(escape, (name, column["role"], str(column["missing"]), column["done"], column["why"])))
-        console.print(columns)
-    for sentence in found.warnings:
+        show_columns(found)
+    show_notes(found)
+
+
+def show_briefly(found: Survey) -> None:
+    """The data before training: what is done with each column, or counts of it if there are many, and what is odd."""
+    console.print(escape(about_data(found)), highlight=False)
+    if len(found.column_groups()) > MOST_COLUMNS:
+        counts = Counter((c["role"], c["done"].partition(";")[0]) for c in found.columns)
+        told = ", ".join(f"{n} {role} ({done})" for (role, done), n in counts.most_common())
+        console.print(escape(f"Columns: {told}. `fairlead data` shows each."), highlight=False)
+    elif found.columns:
+        show_columns(found)
+    show_notes(found)
+
+
+def about_data(found: Survey) -> str:
+    """The data in one line."""
+    sizes = [owner["rows"] for owner in found.owners]
+    who = f"{len(sizes)} owners with {min(sizes):,} to {max(sizes):,} rows" if len(sizes) > 1 else "one owner"
+    return f"{found.name}: {found.rows:,} rows, {who}; to predict: {found.target}"
+
+
+def show_columns(found: Survey) -> None:
+    """What each column is, and what is done with it."""
+    columns = Table("column", "is", "empty", "what is done", "why")
+    for name, column in found.column_groups():
+        columns.add_row(*map(escape, (name, column["role"], str(column["missing"]), column["done"], column["why"])))
+    console.print(columns)
+
+
+def show_notes(found: Survey) -> None:
+    """What looks wrong, a line each."""
+    for sentence in found.notes:
         console.print(escape(f"Note: {sentence}."), highlight=False)
 
 
@@ -577,16 +612,22 @@ class watch:
         self._began = self._said = time.monotonic()
         self._first = 0
 
-    def __enter__(self) -> Callable[[str, int, int, int], None]:
+    def __enter__(self) -> watch:
         if console.is_terminal:
             self._bar.start()
-        return self._update
+        return self
 
     def __exit__(self, *_: object) -> None:
         if console.is_terminal:
             self._bar.stop()
 
-    def _update(self, method: str, seed: int, round: int, rounds: int) -> None:
+    def data(self, found: Survey) -> None:
+        """Show a table before training."""
+        if found.columns:
+            show_briefly(found)
+
+    def __call__(self, method: str, seed: int, round: int, rounds: int) -> None:
+        """Show how far a run is."""
         now = time.monotonic()
         if self._key != (method, seed):
             self._key, self._began, self._first = (method, seed), now, round

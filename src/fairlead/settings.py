@@ -71,6 +71,7 @@ class Settings(BaseModel):
     data: Name | None = Field(None, description="Data set: a known name, a table, or a folder of tables.")
     data_dir: Path | None = Field(None, description="Folder that holds data sets as parquet folders.")
     label: str | None = Field(None, description="Label column of a table; several yes/no labels as a,b,c.")
+    event: str | None = Field(None, description="Makes the label a time: column that says whether the event came then.")
     column: str | None = Field(None, description="Column that names the owner of a sample, for --split column.")
     task: str | None = Field(None, description="Whether a table's label is one of classes or a quantity.")
     positive: str | None = Field(None, description="Makes two classes of a table's label: '>0', yes or 'a|b'.")
@@ -102,6 +103,7 @@ class Settings(BaseModel):
     batch_size: int | None = Field(None, description="Samples in a local batch.")
     momentum: float | None = Field(None, description="Momentum of local SGD, reset every round.")
     weight_decay: float | None = Field(None, description="Weight decay of local SGD.")
+    balance: bool | None = Field(None, description="Every class weighs the same in an owner's loss, however rare.")
     schedule: Literal["constant", "cosine", "exponential"] | None = Field(None, description="Learning rate by round.")
     decay: float | None = Field(None, description="Factor a round, for --schedule exponential.")
     evaluate_every: int | None = Field(None, description="Rounds between evaluations.")
@@ -290,7 +292,7 @@ def _refuse_idle(given: dict[str, Any], who: Scenario, how: Training, unseen: fl
     """Refuse settings that change nothing: whoever gives one expects that it does."""
     digits = who.data == "digits" and own is None
     table = own is None and (who.data in EXAMPLES or bool(table_files(who.data)))
-    of_table = dict.fromkeys(("task", "positive", "drop", "numeric", "words"), (table, "a table"))
+    of_table = dict.fromkeys(("event", "task", "positive", "drop", "numeric", "words"), (table, "a table"))
     needs = {
         "beta": (who.split == "dirichlet", "split 'dirichlet'"),
         "classes_per_client": (who.split in ("pathological", "consecutive"), "split 'pathological' or 'consecutive'"),

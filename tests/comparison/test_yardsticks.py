@@ -118,7 +118,7 @@ def test_images_are_measured_against_the_most_common_class_alone() -> None:
         )
         for f in (federation, whole)
     ]
-    assert [s.name for s in yardsticks(*images)] == ["majority"]
+    assert [s.name for s in yardsticks(images[0], images[1])] == ["majority"]
 
 
 def test_pooled_is_a_federation_of_one_with_the_rows_in_the_same_order() -> None:

@@ -41,7 +41,7 @@ def sound(n: int = 300, seed: int = 0) -> Any:
 
 def test_a_sound_table_has_no_warnings(look: Callable[..., Any]) -> None:
     found = look(sound())
-    assert found.warnings == ()
+    assert found.notes == ()
     assert (found.rows, found.target) == (300, "'label', one of 2 classes: 0, 1")
     assert [owner["name"] for owner in found.owners] == ["a", "b", "c"]
     assert sum(sum(owner["classes"].values()) for owner in found.owners) == 300
@@ -50,7 +50,7 @@ def test_a_sound_table_has_no_warnings(look: Callable[..., Any]) -> None:
 
 
 def warned(found: Survey, text: str) -> list[str]:
-    return [sentence for sentence in found.warnings if text in sentence]
+    return [sentence for sentence in found.notes if text in sentence]
 
 
 @pytest.mark.parametrize("kind", ["copy", "words", "noisy", "missing"])
@@ -63,7 +63,7 @@ def test_a_column_that_gives_the_label_away(look: Callable[..., Any], kind: str)
         "noisy": frame["label"] + rng.normal(0, 0.1, len(frame)),
         "missing": np.where(frame["label"] == 1, rng.normal(size=len(frame)).round(4), np.nan),
     }[kind]
-    (sentence,) = look(frame).warnings
+    (sentence,) = look(frame).notes
     assert sentence.startswith("'leak' alone predicts 'label' almost without error (balanced accuracy ")
     assert "leave it out with --drop leak" in sentence
 
@@ -92,9 +92,9 @@ def test_owners_with_one_class_few_rows_or_an_empty_column(look: Callable[..., A
 def test_rows_that_are_there_twice(look: Callable[..., Any]) -> None:
     frame = sound()
     copies = frame.head(6).assign(site="c")
-    (sentence,) = look(pd.concat([frame, copies[copies.index % 3 != 2]])).warnings
+    (sentence,) = look(pd.concat([frame, copies[copies.index % 3 != 2]])).notes
     assert sentence == "8 rows are the same, cell by cell, as a row of another owner (a, b, c)"
-    (sentence,) = look(pd.concat([frame, frame.head(5)])).warnings
+    (sentence,) = look(pd.concat([frame, frame.head(5)])).notes
     assert sentence.startswith("10 rows occur more than once with their owner")
     coarse = sound().assign(strong=lambda f: f["strong"].round(0), weak=lambda f: f["weak"].round(0))
     assert not warned(look(coarse), "rows are the same")  # whole numbers of few values are equal by chance

@@ -25,7 +25,7 @@ from fairlead.core.layout import Layout
 from fairlead.core.plan import Plan
 from fairlead.core.task import SplitName
 from fairlead.core.training import Training
-from fairlead.core.types import Federation, Method, Named, Split
+from fairlead.core.types import Federation, Method, Named, Split, Target
 
 SPLITS: tuple[SplitName, ...] = ("train", "validation", "test")
 
@@ -157,12 +157,13 @@ def placed(own: Federation, client: int, clients: int) -> Federation:
     """
     require(own.clients == 1, f"a node holds the samples of one client, got those of {own.clients}")
     names = own.names and tuple(own.names[0] if k == client else "" for k in range(clients))
+    target = Target(survival=own.target.survival)
 
     def moved(split: Split) -> Split:
         after = torch.arange(clients + 1) > client
         return Split(split.x, split.y, after * len(split.y))
 
-    return Federation(moved(own.train), moved(own.validation), moved(own.test), own.classes, names)
+    return Federation(moved(own.train), moved(own.validation), moved(own.test), own.classes, names, target)
 
 
 def only(federation: Federation, client: int) -> Federation:
@@ -174,5 +175,10 @@ def only(federation: Federation, client: int) -> Federation:
 
     names = federation.names[client : client + 1]
     return Federation(
-        taken(federation.train), taken(federation.validation), taken(federation.test), federation.classes, names
+        taken(federation.train),
+        taken(federation.validation),
+        taken(federation.test),
+        federation.classes,
+        names,
+        Target(survival=federation.target.survival),
     )

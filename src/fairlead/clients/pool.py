@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from fairlead.core.device import to_device
-from fairlead.core.errors import EngineError, FairleadError, InputError, nearest
+from fairlead.core.errors import EngineError, FairleadError, InputError, nearest, require
 from fairlead.core.fast.machine import cores, large_empty
 from fairlead.core.fast.network import FastNetwork, check_stackable
 from fairlead.core.layout import Layout
@@ -90,6 +91,26 @@ def engine(name: str) -> Engine:
     return ENGINES[name]()
 
 
+def check_loss(module: nn.Module, federation: Federation, training: Training) -> None:
+    """Refuse class weights without classes, and a loss of the user's own that does not give one number per sample."""
+    require(
+        not training.balance or federation.target_kind == "class",
+        "balance weighs classes, and these samples do not have one class each; leave it out",
+    )
+    if training.criterion is None or len(federation.train.y) < 2:
+        return
+    module = copy.deepcopy(module).eval()
+    with torch.no_grad():
+        out = module(federation.train.x[:2])
+        try:
+            found: object = training.criterion(out, federation.train.y[:2])
+        except (RuntimeError, TypeError, ValueError, IndexError) as error:
+            shapes = f"outputs {tuple(out.shape)} and targets {tuple(federation.train.y[:2].shape)}"
+            raise InputError(f"the loss function fails on {shapes} of two samples: {error}") from error
+    came = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+    require(came == (2,), f"the loss function must give one number per sample, (2,) for two samples, got {came}")
+
+
 def check_batches(module: nn.Module, federation: Federation, training: Training) -> None:
     """Refuse a batch of one sample where a layer needs two, before the round in which it would come."""
     layer = next((n for n, m in module.named_modules() if isinstance(m, nn.BatchNorm1d)), None)
@@ -118,6 +139,7 @@ class Pool:
         if engine.stacked:
             check_stackable(module)
         check_batches(module, federation, training)
+        check_loss(module, federation, training)
         # One thread each: two OpenMP teams on the same cores collapse to a fraction of the speed.
         self._threads = ThreadPoolExecutor(engine.workers, initializer=torch.set_num_threads, initargs=(1,))
 

@@ -6,6 +6,7 @@ yardsticks   what owners would do alone with standard tools
 findings     every way to train judged against the best alone
 all_rows     after folds, one more model from all rows
 summarise    the verdict from the runs' figures
+frames       the results as data frames
 compare      the whole: compare, resume, run
 recheck      the scores of a comparison again, from the raw file
 """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +11,10 @@ from torch import nn
 
 from fairlead.catalogue import Entry, check_options, parse, parts_of, with_voices
 from fairlead.core import InputError, Method, require
+from fairlead.core.targets import Criterion
 from fairlead.data import Source
 from fairlead.methods import DECISIONS
+from fairlead.metrics import METRICS, Metric
 from fairlead.runs.material import Factory
 from fairlead.settings import Experiment, shown
 
@@ -28,10 +30,12 @@ class Asked:
     seeds: list[int]
     factory: Factory | None
     source: Source | None
+    metric: Metric | None = None  # of the user's own
 
     def own(self) -> list[str]:
         """What comes from the caller's program and cannot be had from a file."""
-        named = {"methods": isinstance(self.methods, Mapping), "model": self.factory, "source": self.source}
+        named: dict[str, object] = {"methods": isinstance(self.methods, Mapping), "model": self.factory}
+        named |= {"source": self.source, "loss": self.experiment.training.criterion, "metric": self.metric}
         return [name for name, given in named.items() if given]
 
 
@@ -42,6 +46,32 @@ def check_source(source: object) -> None:
             f"source must come from fairlead.data.from_tensors(x, y), got {shown(source)}; "
             "for a table write a .csv or .parquet file and give data='FILE'"
         )
+
+
+def own_functions(settings: dict[str, Any]) -> tuple[Criterion | None, Metric | None]:
+    """The caller's own loss and metric, taken out of the settings; a metric's name stays there."""
+    loss = settings.pop("loss", None)
+    if loss is not None and not callable(loss):
+        raise InputError(
+            f"loss must be a function of outputs (n, ...) and targets (n, ...) that gives one number per sample (n,), "
+            f"got {shown(loss)}"
+        )
+    metric = settings.get("metric")
+    if metric is None or isinstance(metric, str):
+        return loss, None
+    if not isinstance(metric, Metric):
+        raise InputError(
+            f"metric must be a name or a fairlead.metrics.Metric, got {shown(metric)}; write Metric('name', 'title', "
+            "'classes', higher=True, score=function), where function(y, outputs) gives a number"
+        )
+    del settings["metric"]
+    require(metric.name not in METRICS, f"metric '{metric.name}' has the name of another; give yours a new one")
+    return loss, metric
+
+
+def with_loss(experiment: Experiment, loss: Criterion | None) -> Experiment:
+    """The experiment with the caller's own loss."""
+    return replace(experiment, training=replace(experiment.training, criterion=loss))
 
 
 def folder_of(out: object) -> Path | None:

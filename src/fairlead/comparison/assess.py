@@ -33,11 +33,11 @@ from fairlead.comparison.findings import LEVEL, Answers, Array, Finding, Finding
 from fairlead.comparison.yardsticks import Yardstick, pooled, yardsticks
 from fairlead.core import Federation, NeedsValidationError, Split
 from fairlead.effort import Choice, Curve, Effort, search
-from fairlead.metrics import METRICS, Metric, OwnerVerdict
+from fairlead.metrics import Metric, OwnerVerdict
 from fairlead.runs.identity import digest, versions
 from fairlead.runs.material import Factory, Material
 from fairlead.runs.run import Job, Progress, Run, check_same, kept_outputs, result, rounds_in, validation_losses
-from fairlead.runs.summary import Found, Summary, read_run_summary
+from fairlead.runs.summary import Data, Found, Summary, read_run_summary
 from fairlead.settings import Experiment
 
 TWIN = 1_000_003  # what is added to a seed for a twin
@@ -250,7 +250,7 @@ def assess(bench: Bench, folds: Sequence[Fold], metric: Metric) -> Assessment:
                 twins.append(dataclasses.replace(found.pop(), repeat=0))
             runs[name].append(one)
             answers[name] += found
-        for tool in yardsticks(fold.chooses, fold.whole):
+        for tool in yardsticks(fold.chooses, fold.whole, bench.experiment.training.balance):
             company.setdefault(tool.name, (tool.title, []))[1].append(_of_tool(tool, fold, metric))
         shared.append(_pooled(bench, fold, metric))
     local = Way("local", "the network alone", "alone", answers["local"], _notes(runs["local"], bench.effort))
@@ -296,7 +296,8 @@ def _of_tool(tool: Yardstick, fold: Fold, metric: Metric) -> Answers:
 def _pooled(bench: Bench, fold: Fold, metric: Metric) -> tuple[Answers, str]:
     """The best way to train on all rows in one place, by its validation rows: standard tools, or the network."""
     together = Fold(fold.number, pooled(fold.chooses), pooled(fold.whole))
-    tools = [tool for tool in yardsticks(together.chooses, together.whole) if tool.name != "majority"]
+    tools = yardsticks(together.chooses, together.whole, bench.experiment.training.balance)
+    tools = [tool for tool in tools if tool.name != "majority"]
     if tools:
         scores = [over_rows(_apart(fold.chooses, "validation", t.validation[0]), metric) for t in tools]
         known = [(-np.inf if s is None else s if metric.higher else -s) for s in scores]
@@ -326,8 +327,9 @@ def answered(federation: Federation, split: Split, outputs: Sequence[Tensor]) ->
 
 
 def in_units(federation: Federation, client: int, values: Tensor) -> Array:
-    """Quantities in their own unit, (n,); classes and their scores as they are."""
-    if federation.classes:
+    """Quantities in their own unit and risks, (n,); classes, their scores, and times with events as they are."""
+    times = federation.target.survival and values.dim() == 2 and values.shape[1] == 2
+    if federation.classes or times:
         return values.detach().numpy()
     flat = values.detach().double().reshape(len(values)).numpy()
     return flat * federation.target.sd[client] + federation.target.mean[client] if federation.target.sd else flat
@@ -345,7 +347,7 @@ def over_rows(answers: Answers, metric: Metric) -> float | None:
 
 
 def summarise_assessment(
-    bench: Bench, found: Findings, done: Assessment, folds: Sequence[Fold], parameters: int
+    bench: Bench, found: Findings, done: Assessment, folds: Sequence[Fold], parameters: int, data: Data
 ) -> Summary:
     """The comparison's `summary.json`."""
     experiment = bench.experiment
@@ -355,7 +357,7 @@ def summarise_assessment(
     for name, runs in done.runs.items():
         way = found[name]
         clients = [_client(k, found, way, bar, n_train[k], n_test[k]) for k in range(len(found.owners))]
-        methods[name] = _numbers(way, bar, n_test, METRICS[found.metric].higher) | {
+        methods[name] = _numbers(way, bar, n_test, found.higher) | {
             **_costs(runs),
             "spread": {},
             "model": "personal",
@@ -384,7 +386,7 @@ def summarise_assessment(
         control="local",
         methods=methods,
         findings=cast(Found, found.to_json()),
-        data={"notes": list(folds[0].chooses.notes)},
+        data=data,
     )
 
 

@@ -14,34 +14,47 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
+import pandas as pd
 from torch import nn
 
 from fairlead.catalogue import Entry, decision
 from fairlead.clients import Engine, check_models, wrapped
+from fairlead.comparison import frames
 from fairlead.comparison.all_rows import to_use, train_on_all_rows
-from fairlead.comparison.asked import CONTROL, Asked, check_source, entries_of, factory_of, folder_of, seeds_of
+from fairlead.comparison.asked import (
+    CONTROL,
+    Asked,
+    check_source,
+    entries_of,
+    factory_of,
+    folder_of,
+    own_functions,
+    seeds_of,
+    with_loss,
+)
 from fairlead.comparison.assess import Bench, Fold, answered, assess, check_folder, owners_of, summarise_assessment
 from fairlead.comparison.decisions import Protocol
 from fairlead.comparison.findings import Findings, Kind, Way, find
 from fairlead.comparison.summarise import summarise_all
 from fairlead.core import Federation, InputError, Layout, Method, RunError, check_targets, require
-from fairlead.data import Source
+from fairlead.data import Preparation, Source, survey
 from fairlead.metrics import Metric, default_metric, metric
 from fairlead.metrics.measures import Target
-from fairlead.prediction.predict import Predictor, choose_run, load_run
+from fairlead.prediction.predict import BALANCED, Predictor, RawRows, choose_run, load_run
 from fairlead.report import markdown_table
 from fairlead.runs.files import read_json, write_json
 from fairlead.runs.material import Factory, Material, engine_in
 from fairlead.runs.run import FILES, FILES_TO_USE, Job, Run, deployed, finished, kept_outputs, result
-from fairlead.runs.summary import RunSummary, Summary, write_summary
+from fairlead.runs.summary import Data, RunSummary, Summary, write_summary
 from fairlead.settings import Experiment, check, resolve, shown
 
 FULLER = "local-all-rows"  # LOCAL on train and validation rows together, beside a published protocol
 SMALL_TABLE = 2500  # rows, below which every row is tested once, in folds
 FOLDS = 5
-Progress = Callable[[str, int, int, int], None]  # method, seed, round done, rounds
+# Method, seed, round done, rounds. One that has a method `data` is given the survey of the data before training.
+Progress = Callable[[str, int, int, int], None]
 
 
 @dataclass(frozen=True, repr=False)
@@ -59,16 +72,33 @@ class Comparison:
         """The verdict, as a Markdown table."""
         return markdown_table(self.summary)
 
-    def model(self, method: str, client: int, seed: int = 0) -> nn.Module:
-        """The model that the client would deploy, at the chosen round."""
+    def curves(self) -> pd.DataFrame:
+        """Scores by method, seed or fold, round, client and split; `comparison.frames.curves` names the columns."""
+        return frames.curves(self.folder, self.summary)
+
+    def clients(self) -> pd.DataFrame:
+        """Every owner with every way to train, score and verdict; `comparison.frames.clients` names the columns."""
+        return frames.clients(self.summary)
+
+    def model(self, method: str, client: int | str, seed: int = 0) -> nn.Module:
+        """The model that the client (by number or name) would deploy, at the chosen round; after folds, that of fold 0.
+
+        It takes a tensor of samples as it was trained on, or raw rows of a table (a path, a data frame, dicts), and
+        gives what stands before probabilities and units; `predictor` gives these.
+        """
         job = self.jobs.get((method, seed))
         if job is None:
             known = ", ".join(f"{m} (seed {s})" for m, s in self.jobs)
             raise InputError(f"no run of method '{method}' with seed {seed}; there are {known}")
-        count = job.federation.clients
-        fits = isinstance(client, int) and 0 <= client < count
-        require(fits, f"client must be a number from 0 to {count - 1}, got {shown(client)}")
-        return deployed(job, client)
+        names = owners_of(job.federation)
+        if isinstance(client, str) and client in names:
+            client = names.index(client)
+        fits = isinstance(client, int) and 0 <= client < len(names)
+        require(fits, f"client must be a number from 0 to {len(names) - 1} or a name, got {shown(client)}")
+        module, made = deployed(job, int(client)), job.federation.preparation
+        if isinstance(made, Preparation):
+            module.register_forward_pre_hook(RawRows(made, names[int(client)]))
+        return module
 
     def predictor(self, method: str, owner: str | int, fold: int | None = None) -> Predictor:
         """An owner's model that takes raw rows (a path, a data frame, dicts) and gives a data frame of predictions.
@@ -97,14 +127,18 @@ def compare(
     `settings` are the names of the command line: scenario, clients, rounds, lr ... (`fairlead.Settings`). `methods` are
     names, or a dict of your own `Method`s under names of yours. `model` may be a function of sample shape and number of
     classes; `source` your own samples (`fairlead.data.from_tensors`), divided at random unless the settings say
-    otherwise. Without `out`, the folder lives as long as the result. Finished runs found in `out` are reused if they
-    were made from the same data, model and method, unfinished ones go on; `fresh` deletes them first.
+    otherwise; `loss` a function of outputs and targets that gives one number per sample; `metric` a name or a
+    `fairlead.metrics.Metric` of your own, which verdicts are then about. Without `out`, the folder lives as long as the
+    result. Finished runs found in `out` are reused if they were made from the same data, model, method and loss,
+    unfinished ones go on; `fresh` deletes them first.
     """
     check_source(source)
     if isinstance(model, str):
         settings["model"] = model
+    loss, measure = own_functions(settings)
     own = None if source is None else source.name
-    asked = Asked(methods, resolve(check(settings), own), seeds_of(seeds), factory_of(model), source)
+    experiment = with_loss(resolve(check(settings), own), loss)
+    asked = Asked(methods, experiment, seeds_of(seeds), factory_of(model), source, measure)
     return _compare(asked, folder_of(out), progress, "fresh" if fresh else "reuse")
 
 
@@ -116,11 +150,12 @@ def resume(
     model: Factory | None = None,
     source: Source | None = None,
     progress: Progress | None = None,
+    **own: Any,
 ) -> Comparison:
     """Finish a comparison, or a single run, that was interrupted; it ends with the bits it would have had.
 
-    With `rounds`, a finished one goes on to so many. One that was made with methods, a model or a source of your own
-    program needs them here as well.
+    With `rounds`, a finished one goes on to so many. One that was made with methods, a model, a source, a `loss` or a
+    `metric` of your own program needs them here as well.
     """
     require(folder is not None, "a folder must be a path, got None")
     folder = folder_of(folder) or Path()
@@ -130,7 +165,9 @@ def resume(
         plan = read_json(folder / "settings.json")
     if not {"methods", "seeds", "experiment"} <= plan.keys():
         raise RunError(f"{folder / 'settings.json'} lacks methods, seeds or experiment; expected a comparison's folder")
-    given = {"methods": methods, "model": model, "source": source}
+    loss, measure = own_functions(own)
+    require(not own, f"resume takes no '{next(iter(own), '')}'; a comparison goes on with the settings it began with")
+    given = {"methods": methods, "model": model, "source": source, "loss": loss, "metric": measure}
     lacking = [name for name in plan.get("own", []) if given[name] is None]
     if lacking:
         needs = ", ".join(f"{name}=..." for name in lacking)
@@ -139,10 +176,10 @@ def resume(
             f"go on from there with fairlead.resume({str(folder)!r}, {needs})"
         )
     check_source(source)
-    experiment = Experiment.from_json(plan["experiment"])
+    experiment = with_loss(Experiment.from_json(plan["experiment"]), loss)
     if rounds is not None:
         experiment = _further(folder, experiment, rounds)
-    asked = Asked(methods or plan["methods"], experiment, seeds_of(plan["seeds"]), factory_of(model), source)
+    asked = Asked(methods or plan["methods"], experiment, seeds_of(plan["seeds"]), factory_of(model), source, measure)
     return _compare(asked, folder, progress, "extend")
 
 
@@ -162,14 +199,28 @@ def _compare(
 ) -> Comparison:
     if out is None:
         return _compare_for_now(asked, progress)
-    experiment, seeds = asked.experiment, asked.seeds
+    experiment = asked.experiment
     entries = entries_of(asked.methods, experiment)
     # All that can be wrong with the input shows here, before the first file is written.
     source = asked.source or experiment.scenario.load(experiment.data_dir)
     if experiment.effort is not None:
         return _assessed(asked, entries, source, out, progress, old)
+    return _published(asked, entries, source, out, progress, old)
+
+
+def _published(
+    asked: Asked,
+    entries: Mapping[str, Entry],
+    source: Source,
+    out: Path,
+    progress: Progress | None,
+    old: Literal["reuse", "extend", "fresh"],
+) -> Comparison:
+    """The comparison by a protocol with nothing to search for."""
+    experiment, seeds = asked.experiment, asked.seeds
     # Owners and their rows are the same under every seed; a seed decides on weights and batches.
     material = Material(experiment, experiment.scenario.build(seeds[0], source=source), asked.factory)
+    _check_targets(entries, experiment, material.federation)
     fast = material.engine(seeds[0], None if old == "fresh" else engine_in(out / "settings.json"))
     jobs = {
         (name, seed): material.job(_run(out, name, entry, experiment, seed), fast)
@@ -189,6 +240,7 @@ def _compare(
         clear(out)
     for job in jobs.values():
         finished(job, old == "extend")  # refuses a folder that holds something else
+    data = _survey(experiment, source, material.federation, progress)
     _write_settings(out, asked, entries, fast)
     runs = {
         (name, seed): result(job, None, _teller(progress, name, seed, experiment.rounds), extend=old == "extend")
@@ -196,9 +248,9 @@ def _compare(
     }
     for (name, seed), (job, made) in _decided(out, entries, jobs, whole, progress, old == "extend").items():
         jobs[name, seed], runs[name, seed] = job, made
-    found = _findings(jobs, entries, seeds)
+    found = _findings(jobs, entries, seeds, asked.metric)
     compared = {(name, seed): jobs[name, seed] for seed in seeds for name in entries}
-    summary = summarise_all(compared, {key: runs[key] for key in compared}, found)
+    summary = summarise_all(compared, {key: runs[key] for key in compared}, found, data)
     write_summary(out, summary)
     return Comparison(out, summary, jobs)
 
@@ -276,9 +328,8 @@ def _assessed(
     count = experiment.folds or (FOLDS if source.table is not None and len(source) < SMALL_TABLE else 1)
     folds = [_fold(experiment, source, seed, i, count) for i in range(count)]
     first = folds[0].chooses
-    for name, entry in entries.items():
-        check_targets(name, entry.method, first)
-    chosen, why = _metric(experiment.metric, first)
+    _check_targets(entries, experiment, first)
+    chosen, why = _metric(asked.metric or experiment.metric, first)
     material = Material(experiment, first, asked.factory)
     module = material.module(seed)
     check_models("loss", first.clients, Layout(module).size)
@@ -298,20 +349,46 @@ def _assessed(
         tell=lambda name, rounds: _teller(progress, name, seed, rounds),
     )
     check_folder(bench, folds)
+    data = _survey(experiment, source, first, progress)
     _write_settings(out, asked, entries, fast)
     done = assess(bench, folds, chosen)
     found = find(done.ways, owners_of(first), chosen, why, done.twins)
     if len(folds) > 1:
         done = done._replace(all_rows=train_on_all_rows(bench, folds[0], done.runs, to_use(found), chosen))
-    summary = summarise_assessment(bench, found, done, folds, sum(p.numel() for p in module.parameters()))
+    parameters = sum(p.numel() for p in module.parameters())
+    summary = summarise_assessment(bench, found, done, folds, parameters, data)
     write_summary(out, summary)
     return Comparison(out, summary, {(name, seed): runs[0].final[0] for name, runs in done.runs.items()})
 
 
-def _findings(jobs: Mapping[tuple[str, int], Job], entries: Mapping[str, Entry], seeds: Sequence[int]) -> Findings:
+def _check_targets(entries: Mapping[str, Entry], experiment: Experiment, federation: Federation) -> None:
+    """Refuse methods that cannot learn such targets, before anything is trained."""
+    for name, entry in entries.items():
+        check_targets(name, entry.method, federation)
+        decides = decision(name, experiment.options) is not None
+        require(
+            not decides or federation.target_kind != "survival",
+            f"{name} weighs models by classes, labels or quantities, and the targets are survival times; leave it out",
+        )
+
+
+def _survey(experiment: Experiment, source: Source, federation: Federation, progress: Progress | None) -> Data:
+    """What there is to know of the data; whoever watches is told before training."""
+    found = survey(experiment.scenario, source, federation)
+    if experiment.training.balance:
+        found = dataclasses.replace(found, notes=(*found.notes, BALANCED))
+    tell = getattr(progress, "data", None)
+    if tell is not None:
+        tell(found)
+    return cast(Data, found.to_json())
+
+
+def _findings(
+    jobs: Mapping[tuple[str, int], Job], entries: Mapping[str, Entry], seeds: Sequence[int], own: Metric | None
+) -> Findings:
     """The runs of a published protocol, judged against its own LOCAL."""
     federation = jobs[CONTROL, seeds[0]].federation
-    chosen, why = _usual(federation)
+    chosen, why = _usual(federation) if own is None else _metric(own, federation)
 
     def way(name: str, title: str, kind: Kind) -> Way:
         runs = [jobs[name, seed] for seed in seeds]
@@ -327,7 +404,7 @@ def _findings(jobs: Mapping[tuple[str, int], Job], entries: Mapping[str, Entry],
 
 def _usual(federation: Federation) -> tuple[Metric, str]:
     """What published protocols are about, and why."""
-    usual = {"class": "accuracy", "labels": "label-accuracy", "quantity": "rmse"}
+    usual = {"class": "accuracy", "labels": "label-accuracy", "quantity": "rmse", "survival": "c-index"}
     return _metric(usual[federation.target_kind], federation)
 
 
@@ -337,15 +414,17 @@ def _fold(experiment: Experiment, source: Source, seed: int, number: int, count:
     return Fold(number, chooses, whole)
 
 
-def _metric(name: str | None, federation: Federation) -> tuple[Metric, str]:
+def _metric(asked: str | Metric | None, federation: Federation) -> tuple[Metric, str]:
     """What the verdict is about, and why."""
-    kinds: dict[str, Target] = {"class": "classes", "labels": "labels", "quantity": "quantity"}
-    target = kinds[federation.target_kind]
-    if name is not None:
-        chosen = metric(name)
+    kind = federation.target_kind
+    target: Target = "classes" if kind == "class" else kind
+    if asked is not None:
+        chosen = metric(asked) if isinstance(asked, str) else asked
+        told = {"classes": "one of several classes", "labels": "several labels", "quantity": "a quantity"}
+        is_a = told.get(target, "a time until an event")
         fits = chosen.target == target
         require(
-            fits, f"metric '{name}' is for {chosen.target}, and the label is a {target}; leave it out for a default"
+            fits, f"metric '{chosen.name}' is for {chosen.target}, and the label is {is_a}; leave it out for a default"
         )
         return chosen, f"{chosen.title}, as published or asked for"
     owners = {name: federation.train.client(k)[1].numpy() for k, name in enumerate(owners_of(federation))}

@@ -123,8 +123,7 @@ def deploy(
         saved = none | {KEPT: together(job, voices, weigh)}
         last = Best(job.experiment.rounds, 0.0, math.inf, 0)
         save_snapshot(job.folder / "checkpoint.safetensors", Snapshot(last.round, {}, {}, lambda: saved, last))
-        e = job.experiment
-        used = describe(job.federation, job.module, job.name, job.entry.method, e.options, e.scenario.column)
+        used = describe(job.federation, job.module, job.name, job.entry.method, job.experiment)
         write_json(job.folder / DEPLOYMENT, used.to_json())
         write_json(job.folder / DECISION, told(job, voices, decision, metric, weigh))
         summary = summarise(job, voices, cost)

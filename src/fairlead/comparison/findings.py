@@ -83,6 +83,7 @@ class Findings:
     """All ways to train, and what to do."""
 
     metric: str
+    higher: bool  # is better
     why_metric: str
     owners: list[str]
     bar: str  # the name of the best alone
@@ -120,6 +121,7 @@ def find(
     training = next((v.training for own in verdicts.values() for v in own if v.training), "")
     return Findings(
         metric=metric.name,
+        higher=metric.higher,
         why_metric=why_metric,
         owners=list(owners),
         bar=name,

@@ -17,11 +17,11 @@ from fairlead.metrics import over_seeds, summarise
 from fairlead.rounds import held_out
 from fairlead.runs.identity import versions
 from fairlead.runs.run import Job
-from fairlead.runs.summary import Entry, Found, RunSummary, Summary
+from fairlead.runs.summary import Data, Entry, Found, RunSummary, Summary
 
 
 def summarise_all(
-    jobs: Mapping[tuple[str, int], Job], runs: Mapping[tuple[str, int], RunSummary], found: Findings
+    jobs: Mapping[tuple[str, int], Job], runs: Mapping[tuple[str, int], RunSummary], found: Findings, data: Data
 ) -> Summary:
     """The comparison's `summary.json`, from the runs' own and what was found."""
     seeds = list(dict.fromkeys(seed for _, seed in jobs))
@@ -67,7 +67,7 @@ def summarise_all(
             for name in names
         },
         findings=cast(Found, found.to_json()),
-        data={"notes": list(some.federation.notes)},
+        data=data,
     )
 
 

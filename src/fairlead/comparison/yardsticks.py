@@ -4,12 +4,13 @@ LOCAL is the network of the comparison, trained alone. A table's owner has simpl
 fitted for every client on its own rows and no others. Its settings are chosen on the client's validation rows; then it
 is fitted again on train and validation rows together, and gives its answers for the test rows.
 
-name       classes                         quantities
-majority   the client's class shares       the client's mean
-linear     logistic regression             ridge regression
-trees      gradient-boosted trees          gradient-boosted trees
+name       classes                         quantities                survival times
+majority   the client's class shares       the client's mean         the same risk for all
+linear     logistic regression             ridge regression          Cox regression, with an l2 penalty
+trees      gradient-boosted trees          gradient-boosted trees    -
 
-Several labels are fitted one by one. Cost: seconds for a few thousand rows.
+Several labels are fitted one by one. Where the comparison balances classes, so do these. Cost: seconds for a few
+thousand rows.
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.optimize import minimize
 from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression, Ridge
@@ -35,6 +37,7 @@ Rows = NDArray[np.float64]
 TITLES = {
     "classes": {"majority": "most common class", "linear": "logistic regression", "trees": "boosted trees"},
     "quantity": {"majority": "mean of the train rows", "linear": "ridge regression", "trees": "boosted trees"},
+    "survival": {"majority": "the same risk for all", "linear": "Cox regression"},
 }
 PENALTIES = (0.01, 0.1, 1.0, 10.0)  # of the linear model, per row
 LEAVES = (4, 15)  # of a tree
@@ -53,14 +56,16 @@ class Yardstick:
     settings: list[str]  # what each client chose
 
 
-def yardsticks(federation: Federation, whole: Federation) -> list[Yardstick]:
+def yardsticks(federation: Federation, whole: Federation, balance: bool = False) -> list[Yardstick]:
     """Fit every yardstick. In `whole` the validation rows of `federation` have joined the train rows.
 
-    Samples that are not plain features, images say, are measured against the most common answer alone.
+    `balance` gives every class the same weight. Samples that are not plain features, images say, are measured against
+    the most common answer alone.
     """
     plain = federation.train.x.dim() == 2 and federation.train.x.is_floating_point()
-    titles = TITLES["classes" if federation.classes else "quantity"]
-    return [_yardstick(name, titles[name], federation, whole) for name in (titles if plain else ("majority",))]
+    titles = TITLES["classes" if federation.classes else federation.target_kind]
+    names = titles if plain else ("majority",)
+    return [_yardstick(_Tool(name, titles[name], balance), federation, whole) for name in names]
 
 
 def pooled(federation: Federation) -> Federation:
@@ -74,21 +79,29 @@ def pooled(federation: Federation) -> Federation:
     return replace(federation, train=train, validation=validation, test=test, names=("all",))
 
 
-def _yardstick(name: str, title: str, federation: Federation, whole: Federation) -> Yardstick:
-    found = [_alone(name, federation, whole, k) for k in range(federation.clients)]
+class _Tool(NamedTuple):
+    """Which tool, and whether every class weighs the same in it."""
+
+    name: str
+    title: str
+    balance: bool
+
+
+def _yardstick(tool: _Tool, federation: Federation, whole: Federation) -> Yardstick:
+    found = [_alone(tool, federation, whole, k) for k in range(federation.clients)]
     validation, test, settings = (list(column) for column in zip(*found, strict=True))
-    return Yardstick(name, title, validation, test, settings)
+    return Yardstick(tool.name, tool.title, validation, test, settings)
 
 
-def _alone(name: str, federation: Federation, whole: Federation, client: int) -> tuple[Tensor, Tensor, str]:
+def _alone(tool: _Tool, federation: Federation, whole: Federation, client: int) -> tuple[Tensor, Tensor, str]:
     """One client's outputs on its validation and test rows, and the settings it chose."""
     (x, y), (vx, vy) = (_numbers(s, client) for s in (federation.train, federation.validation))
     (wx, wy), (tx, _) = (_numbers(s, client) for s in (whole.train, whole.test))
     classes = len(federation.classes)
     if classes == 0 or y.ndim == 1:
-        validation, test, words = _one(name, classes, (x, y), (vx, vy), (wx, wy), tx)
+        validation, test, words = _one(tool, classes, (x, y), (vx, vy), (wx, wy), tx)
     else:  # several labels, each of them yes or no: its log-odds, as a network gives them
-        each = [_one(name, 2, (x, y[:, j]), (vx, vy[:, j]), (wx, wy[:, j]), tx) for j in range(y.shape[1])]
+        each = [_one(tool, 2, (x, y[:, j]), (vx, vy[:, j]), (wx, wy[:, j]), tx) for j in range(y.shape[1])]
         validation = np.stack([one[0][:, 1] - one[0][:, 0] for one in each], 1)
         test = np.stack([one[1][:, 1] - one[1][:, 0] for one in each], 1)
         words = "; ".join(dict.fromkeys(one[2] for one in each))
@@ -97,26 +110,28 @@ def _alone(name: str, federation: Federation, whole: Federation, client: int) ->
 
 
 def _one(
-    name: str, classes: int, train: tuple[Rows, Rows], check: tuple[Rows, Rows], whole: tuple[Rows, Rows], test: Rows
+    tool: _Tool, classes: int, train: tuple[Rows, Rows], check: tuple[Rows, Rows], whole: tuple[Rows, Rows], test: Rows
 ) -> tuple[Rows, Rows, str]:
     """Choose on the `check` rows, fit again on the whole, answer for the test rows."""
-    tried = [(_loss(classes, check[1], answers), s, answers) for s, answers in _tried(name, classes, train, check[0])]
+    weights = _weights(classes, train[1], check[1]) if tool.balance else np.ones(len(check[1]))
+    found = list(_tried(tool, classes, train, check[0]))
+    tried = [(_loss(classes, check[1], answers, weights), s, answers) for s, answers in found]
     _, settings, answers = min(tried, key=lambda one: one[0])  # the first of several that are as good
     words = ", ".join(f"{key} {value:g}" for key, value in settings.items())
-    return answers, _fit(name, classes, *whole, **settings).predict(test), words
+    return answers, _fit(tool, classes, *whole, **settings).predict(test), words
 
 
-def _tried(name: str, classes: int, train: tuple[Rows, Rows], x: Rows) -> Iterator[tuple[dict[str, Any], Rows]]:
+def _tried(tool: _Tool, classes: int, train: tuple[Rows, Rows], x: Rows) -> Iterator[tuple[dict[str, Any], Rows]]:
     """The settings that are tried, and the answers of each for the rows x."""
-    if name == "majority":
-        yield {}, _fit(name, classes, *train).predict(x)
-    elif name == "linear":
+    if tool.name == "majority":
+        yield {}, _fit(tool, classes, *train).predict(x)
+    elif tool.name == "linear":
         for penalty in PENALTIES:
-            yield {"penalty": penalty}, _fit(name, classes, *train, penalty=penalty).predict(x)
+            yield {"penalty": penalty}, _fit(tool, classes, *train, penalty=penalty).predict(x)
     else:
         most = 50 if len(train[1]) < SMALL else 200
         for leaves in LEAVES:
-            stages = _fit(name, classes, *train, leaves=leaves, trees=most).stages(x)
+            stages = _fit(tool, classes, *train, leaves=leaves, trees=most).stages(x)
             for trees in (most // 5, most // 2, most):
                 yield {"trees": trees, "leaves": leaves}, stages[min(trees, len(stages)) - 1]
 
@@ -150,7 +165,7 @@ class _Fitted:
         return np.asarray(np.log(shares / shares.sum(1, keepdims=True)))
 
 
-def _fit(name: str, classes: int, x: Rows, y: Rows, **settings: Any) -> _Fitted:
+def _fit(tool: _Tool, classes: int, x: Rows, y: Rows, **settings: Any) -> _Fitted:
     """The tool, fitted to these rows."""
     kinds: NDArray[np.int64] | None = None
     target: NDArray[Any] = y
@@ -158,24 +173,33 @@ def _fit(name: str, classes: int, x: Rows, y: Rows, **settings: Any) -> _Fitted:
         found = y.astype(np.int64)
         same = np.log((np.bincount(found, minlength=classes) + 1) / (len(y) + classes))
         kinds, target = np.unique(found, return_inverse=True)
-        simple = name == "majority" or len(kinds) < 2
+        simple = tool.name == "majority" or len(kinds) < 2
+    elif y.ndim == 2:  # survival times
+        same = np.zeros(1)
+        simple = tool.name == "majority" or not y[:, 1].any()
     else:
         same = np.array([y.mean() if len(y) else 0.0])
-        simple = name == "majority" or len(y) < 2
+        simple = tool.name == "majority" or len(y) < 2
     if simple:
         return _Fitted(same)
-    model = _model(name, len(y), classes=classes > 0, **settings)
+    model = CoxRegression(**settings) if y.ndim == 2 else _model(tool, len(y), classes=classes > 0, **settings)
     with warnings.catch_warnings(), threadpool_limits(1 if len(y) < 10 * SMALL else None):
         warnings.simplefilter("ignore", ConvergenceWarning)
         model.fit(x, target)
     return _Fitted(same, model, kinds)
 
 
-def _model(name: str, n: int, *, classes: bool, penalty: float = 1.0, leaves: int = 4, trees: int = 50) -> Any:
-    if name == "linear":
-        return LogisticRegression(C=1 / penalty, max_iter=300) if classes else Ridge(alpha=10 * penalty)
+def _model(tool: _Tool, n: int, *, classes: bool, penalty: float = 1.0, leaves: int = 4, trees: int = 50) -> Any:
+    balanced = {"class_weight": "balanced"} if tool.balance else {}
+    if tool.name == "linear":
+        return LogisticRegression(C=1 / penalty, max_iter=300, **balanced) if classes else Ridge(alpha=10 * penalty)
     # A split looks at half of the columns, which is quicker and seldom worse.
-    common = {"max_iter": trees, "max_leaf_nodes": leaves, "max_features": 0.5, "random_state": 0}
+    common: dict[str, Any] = balanced | {
+        "max_iter": trees,
+        "max_leaf_nodes": leaves,
+        "max_features": 0.5,
+        "random_state": 0,
+    }
     common |= {"learning_rate": 0.2, "min_samples_leaf": 3, "max_bins": 32} if n < SMALL else {"min_samples_leaf": 10}
     boosted: Any = HistGradientBoostingClassifier if classes else HistGradientBoostingRegressor
     return boosted(early_stopping=False, **common)
@@ -187,10 +211,52 @@ def _numbers(split: Split, client: int) -> tuple[Rows, Rows]:
     return x.to(torch.float64).numpy(), y.to(torch.float64).numpy()
 
 
-def _loss(classes: int, y: Rows, answers: Rows) -> float:
-    """Mean log loss or squared error; without rows nothing tells the settings apart."""
+def _weights(classes: int, train: Rows, y: Rows) -> Rows:
+    """What each row counts where every class of the train rows weighs the same."""
+    counts = np.bincount(train.astype(np.int64), minlength=classes)
+    return np.asarray(len(train) / np.maximum(counts, 1) / max((counts > 0).sum(), 1))[y.astype(np.int64)]
+
+
+def _loss(classes: int, y: Rows, answers: Rows, weights: Rows) -> float:
+    """Mean log loss, squared error or partial likelihood; without rows nothing tells the settings apart."""
     if not len(y):
         return 0.0
+    if y.ndim == 2:
+        return partial_likelihood(answers[:, 0], y)[0]
     if not classes:
         return float(np.square(answers[:, 0] - y).mean())
-    return float(-answers[np.arange(len(y)), y.astype(np.int64)].mean())
+    return float(-(weights * answers[np.arange(len(y)), y.astype(np.int64)]).mean())
+
+
+def partial_likelihood(risk: Rows, y: Rows) -> tuple[float, Rows]:
+    """Minus the logarithm of Cox's partial likelihood (Breslow's for ties), and its gradient in the risks (n,)."""
+    order = np.argsort(-y[:, 0], kind="stable")  # who lasted longest comes first
+    time, event, f = -y[order, 0], y[order, 1], risk[order]
+    e = np.exp(f - f.max())
+    # Of equal times all are still there: the sum reaches to the last of them, and they share its terms.
+    last, first = (np.searchsorted(time, time, side) for side in ("right", "left"))
+    there = np.cumsum(e)[last - 1]
+    terms = np.cumsum((event / there)[::-1])[::-1]
+    gradient = np.empty(len(f))
+    gradient[order] = e * terms[first] - event
+    return float((event * (np.log(there) + f.max() - f)).sum()), gradient
+
+
+class CoxRegression:
+    """A linear risk with the largest partial likelihood, less `penalty` / 2 times the squared weights."""
+
+    def __init__(self, penalty: float = 1.0) -> None:
+        self.penalty, self.weights = penalty, np.zeros(0)
+
+    def fit(self, x: Rows, y: Rows) -> None:
+        """Find the weights."""
+
+        def value(w: Rows) -> tuple[float, Rows]:
+            loss, gradient = partial_likelihood(x @ w, y)
+            return loss + self.penalty / 2 * float(w @ w), x.T @ gradient + self.penalty * w
+
+        self.weights = minimize(value, np.zeros(x.shape[1]), jac=True, method="L-BFGS-B").x
+
+    def predict(self, x: Rows) -> Rows:
+        """The risks of rows, (n,)."""
+        return np.asarray(x @ self.weights)

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 from fairlead.core.batches import Batch
+from fairlead.core.targets import Criterion, absent
 from fairlead.core.types import Named
+
+CLASS_WEIGHTS = "class weights"  # the name under which a loss is given what a sample of each class counts, (C, K)
 
 # The module under the client's parameters, its batch, its rows of `given` -> a number, or one per sample.
 LossFunction = Callable[[nn.Module, Batch, Named], Tensor]
@@ -42,3 +47,32 @@ class MeanLoss(BatchLoss):
     def value(self, module: nn.Module, batch: Batch, given: Named) -> Tensor:
         """The mean over the client's samples, ()."""
         return batch.mean(self.function(module, batch, given))
+
+
+class SampleLosses(NamedTuple):
+    """The run's loss of each sample, for use inside a loss function: `task.losses_of(outputs, batch, given)`, (B,).
+
+    `given` must hold what `task.given` holds.
+    """
+
+    criterion: Criterion
+    survival: bool  # compares a client's samples with each other, so that clients are taken one by one
+
+    def __call__(self, out: Tensor, batch: Batch, given: Named) -> Tensor:
+        """The losses of one client's batch; of several clients' one after another, where samples are apart."""
+        if self.survival:
+            return self.criterion(out, batch.y if batch.weight is None else absent(batch.y, batch.weight > 0))
+        values = self.criterion(out, batch.y)
+        return values * batch.by_label(given[CLASS_WEIGHTS]) if CLASS_WEIGHTS in given else values
+
+    def side_by_side(self, out: Tensor, y: Tensor, real: Tensor) -> Tensor:
+        """The losses of many clients' samples, (C, n, ...) -> (C, n), without class weights; `real` are no padding."""
+        if self.survival:
+            return torch.stack([self.criterion(*one) for one in zip(out, absent(y, real), strict=True)])
+        return self.criterion(out.flatten(0, 1), y.flatten(0, 1)).view_as(real)
+
+    def mean(self, given: Named) -> BatchLoss:
+        """The mean over a batch: what is trained where a method does not say otherwise."""
+        if self.survival:
+            return BatchLoss(lambda module, batch, given: batch.mean(self(module(batch.x), batch, given)), given)
+        return MeanLoss(lambda module, batch, given: self(module(batch.x), batch, given), given)

@@ -5,6 +5,9 @@
 | class | (n,) int64, one class each | (n, classes) | cross-entropy | accuracy |
 | quantity | (n,) float, or (n, d) | (n, 1), or (n, d) | squared error, mean over d | rmse, in the targets' own unit |
 | labels | (n, L) float, 0 or 1 each | (n, L) | binary cross-entropy, mean over L | accuracy, over all labels |
+| survival | (n, 2) float: time, and 1 if the event came then | (n, 1) | Cox partial likelihood | c-index |
+
+A survival loss compares the samples of one client with each other; all other losses are of one sample each.
 
 To add a score, add a function to `SCORES`.
 """
@@ -15,12 +18,14 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Literal
 
+import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
-TargetKind = Literal["class", "quantity", "labels"]
+TargetKind = Literal["class", "quantity", "labels", "survival"]
 Criterion = Callable[[Tensor, Tensor], Tensor]  # outputs, targets -> one loss per sample
 Score = Callable[[Tensor, Tensor, Tensor], Tensor]  # outputs (C, n, ...), targets (C, n, ...), real (C, n) -> (C, 1)
+BLOCK = 1024  # samples that are compared with all others at a time
 
 
 def squared_error(out: Tensor, y: Tensor) -> Tensor:
@@ -39,6 +44,30 @@ def binary_cross_entropy(out: Tensor, y: Tensor) -> Tensor:
     return binary_cross_entropy_with_logits(out, y.to(out.dtype), reduction="none").mean(1)
 
 
+def cox(out: Tensor, y: Tensor) -> Tensor:
+    """What each sample adds to minus the logarithm of Cox's partial likelihood (Breslow's for ties), (n, 1) -> (n,).
+
+    For an event at time t it is log Σ exp(f_j) - f_i, the sum over all samples j that lasted until t; for a sample
+    without an event it is 0. `absent` samples are compared with nobody.
+
+    >>> y = torch.tensor([[1.0, 1.0], [2.0, 0.0], [3.0, 1.0]])
+    >>> cox(torch.zeros(3, 1), y).exp().round().tolist()
+    [3.0, 1.0, 1.0]
+    """
+    risk, time, event = out.reshape(len(out)), y[:, 0], y[:, 1].to(out.dtype)
+    lasted = [
+        risk.expand(len(some), -1).masked_fill(time < some[:, None], -torch.inf).logsumexp(1)
+        for some in torch.split(time, BLOCK)
+    ]
+    return event * (torch.cat(lasted) - risk)
+
+
+def absent(y: Tensor, real: Tensor) -> Tensor:
+    """Survival targets (..., 2) in which samples that are padding end before all others, without an event."""
+    none = torch.tensor([-torch.inf, 0.0], dtype=y.dtype, device=y.device)
+    return torch.where(real[..., None], y, none)
+
+
 def accuracy(out: Tensor, y: Tensor, real: Tensor) -> Tensor:
     """The share of samples whose largest output is that of their class."""
     return ((out.argmax(-1) == y) & real).sum(1, keepdim=True) / real.sum(1, keepdim=True)
@@ -54,6 +83,21 @@ def root_mean_square_error(out: Tensor, y: Tensor, real: Tensor) -> Tensor:
     return mean_over_samples(squared_error(out.flatten(0, 1), y.flatten(0, 1)).view_as(real), real).sqrt()
 
 
+def concordance(out: Tensor, y: Tensor, real: Tensor) -> Tensor:
+    """The c-index: of the pairs whose order is known, the share whose risks have that order, ties half."""
+    found = []
+    for risk, one in zip(out.flatten(1), absent(y, real), strict=True):
+        time, event = one.unbind(1)
+        right = pairs = risk.new_zeros(())
+        for mine in torch.split(torch.arange(len(time), device=time.device), BLOCK):
+            later = (time > time[mine, None]) | ((time == time[mine, None]) & (event == 0))
+            known = later & (event[mine, None] > 0)
+            right = right + (known * ((risk[mine, None] - risk).sign() + 1) / 2).sum()
+            pairs = pairs + known.sum()
+        found.append(right / pairs)
+    return torch.stack(found)[:, None]
+
+
 def mean_over_samples(values: Tensor, real: Tensor) -> Tensor:
     """The mean of one value per sample over each client's real samples, (C, n) -> (C, 1)."""
     return (values * real).sum(1, keepdim=True) / real.sum(1, keepdim=True)
@@ -63,9 +107,11 @@ CRITERIA: Mapping[TargetKind, Criterion] = {
     "class": partial(cross_entropy, reduction="none"),
     "quantity": squared_error,
     "labels": binary_cross_entropy,
+    "survival": cox,
 }
 SCORES: Mapping[TargetKind, Mapping[str, Score]] = {
     "class": {"accuracy": accuracy},
     "quantity": {"rmse": root_mean_square_error},
     "labels": {"accuracy": label_accuracy},
+    "survival": {"c-index": concordance},
 }

@@ -16,7 +16,7 @@ from fairlead.core.fast.machine import aligned_rows
 from fairlead.core.gradient import Gradient, Network, Output, Rows
 from fairlead.core.held import HeldNetwork
 from fairlead.core.layout import Layout, Part
-from fairlead.core.loss import BatchLoss, MeanLoss
+from fairlead.core.loss import CLASS_WEIGHTS, BatchLoss, SampleLosses
 from fairlead.core.targets import CRITERIA, SCORES, mean_over_samples
 from fairlead.core.training import Sgd, Training
 from fairlead.core.types import Federation, Named, Split
@@ -45,10 +45,12 @@ class Task:
         self.sgd = training.sgd(round)
         self.classes = len(federation.classes)
         self.target_kind = federation.target_kind
-        self.criterion = criterion = training.criterion or CRITERIA[self.target_kind]
-        self._loss = MeanLoss(lambda module, batch, given: criterion(module(batch.x), batch.y))
+        self.criterion = training.criterion or CRITERIA[self.target_kind]
+        self.losses_of = SampleLosses(self.criterion, self.target_kind == "survival")
         self._network = network
         self._federation = federation
+        self.given: Named = {CLASS_WEIGHTS: self._class_weights()} if training.balance else {}
+        self._loss = self.losses_of.mean(self.given)
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -56,6 +58,14 @@ class Task:
     def sizes(self, split: SplitName = "train") -> Tensor:
         """Samples of each client, (C, 1), on the host."""
         return self._split(split).sizes[self.ids][:, None]
+
+    def _class_weights(self) -> Tensor:
+        """What a sample of each class counts, (C, K): a client's classes weigh the same, a sample 1 on average."""
+        split = self._split("train")
+        counts = torch.stack([split.client(k)[1].bincount(minlength=self.classes) for k in self.ids])
+        n, present = counts.sum(1, keepdim=True), (counts > 0).sum(1, keepdim=True)
+        # A class that a client's train samples lack weighs as if one of them were of it.
+        return n / (present.clamp(min=1) * counts.clamp(min=1))
 
     def class_counts(self, split: SplitName = "train") -> Tensor:
         """How many samples of each class each client has, (C, K)."""
@@ -205,7 +215,7 @@ class Task:
         order, who = order.to(x.device), who.to(x.device)
         looks = zip(names.tolist(), torch.split(who, counts.tolist()), strict=True)
         out = torch.cat([self._apply(models[j : j + 1], x.index_select(0, some), None) for j, some in looks])
-        found = self._mean_loss(out, y[who], real[who])
+        found = self._mean_loss(out, y[who], real[who], who)
         return torch.empty_like(found).index_copy_(0, order, found).view_as(which)
 
     def evaluate(self, rows: Tensor, split: SplitName) -> Named:
@@ -220,9 +230,17 @@ class Task:
         out = self._apply(rows, x, None)
         return {"loss": self._mean_loss(out, y, real)} | {name: f(out, y, real) for name, f in scores.items()}
 
-    def _mean_loss(self, out: Tensor, y: Tensor, real: Tensor) -> Tensor:
-        values = self.criterion(out.flatten(0, 1), y.flatten(0, 1)).view_as(real)
-        return mean_over_samples(values, real)
+    def _mean_loss(self, out: Tensor, y: Tensor, real: Tensor, who: Tensor | None = None) -> Tensor:
+        """The mean loss of each row's outputs, (C, 1)."""
+        return mean_over_samples(self.sample_losses(out, y, real, who), real)
+
+    def sample_losses(self, out: Tensor, y: Tensor, real: Tensor, who: Tensor | None = None) -> Tensor:
+        """The run's loss of each sample, (C, n, ...) -> (C, n); `who` says whose they are if not all clients'."""
+        values = self.losses_of.side_by_side(out, y, real)
+        if CLASS_WEIGHTS not in self.given:
+            return values
+        weights = self.given[CLASS_WEIGHTS]
+        return values * (weights if who is None else weights[who]).gather(1, y)
 
     def padded(self, split: SplitName) -> tuple[Tensor, Tensor, Tensor]:
         """A whole split, short clients padded: x (C, n, ...), y (C, n) and which entries are real samples (C, n)."""

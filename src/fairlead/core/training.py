@@ -49,6 +49,7 @@ class Training:
     schedule: Literal["constant", "cosine", "exponential"] = "constant"
     decay: float = 0.99  # per round, of the exponential schedule
     rounds: int = 1  # over which the cosine falls to zero
+    balance: bool = False  # every class of a client weighs the same in its loss, however few its train samples
     criterion: Criterion | None = field(default=None, repr=False)  # left out, the one that suits the targets
 
     def __post_init__(self) -> None:

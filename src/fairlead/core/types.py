@@ -75,7 +75,13 @@ class Method(NamedTuple):
 
 def check_targets(name: str, method: Method, federation: Federation) -> None:
     """Refuse data whose targets the method cannot learn, in one sentence."""
-    found = {"quantity": "quantities", "labels": "several labels each", "class": "classes"}[federation.target_kind]
+    kinds = {
+        "quantity": "quantities",
+        "labels": "several labels each",
+        "class": "classes",
+        "survival": "survival times",
+    }
+    found = kinds[federation.target_kind]
     require(
         not method.needs_classes or federation.target_kind == "class",
         f"{name} needs samples with one class each, and the targets of this data are {found}; leave {name} out",
@@ -92,7 +98,7 @@ class Split:
     """
 
     x: Tensor  # (samples, ...)
-    y: Tensor  # (samples,) class numbers or quantities, or (samples, labels)
+    y: Tensor  # (samples,) class numbers or quantities, (samples, labels), or (samples, 2) time and event
     starts: Tensor  # (N + 1,) int64; client k owns rows starts[k] to starts[k + 1]
     rows: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))  # (samples,) rows of the source
 
@@ -117,9 +123,10 @@ class Target(NamedTuple):
     Quantities are trained in standard deviations from a mean: `sd[k] * y + mean[k]` is client k's in its own unit.
     """
 
-    names: tuple[str, ...] = ()  # of the label columns
+    names: tuple[str, ...] = ()  # of the label columns; for survival times the time's and the event's
     mean: tuple[float, ...] = ()  # (N,) for quantities, else empty
     sd: tuple[float, ...] = ()
+    survival: bool = False  # times until an event, or until nobody looked any more
 
 
 NO_TARGET = Target()
@@ -162,12 +169,14 @@ class Federation:
 
     @property
     def target_kind(self) -> TargetKind:
-        """What a sample's target is: one class, a quantity, or several yes/no labels (see `core.targets`)."""
+        """What a sample's target is: one class, a quantity, several yes/no labels or a survival time."""
         if not self.classes:
-            return "quantity"
+            return "survival" if self.target.survival else "quantity"
         return "labels" if self.train.y.is_floating_point() else "class"
 
     @property
     def outputs(self) -> int:
-        """How many numbers a model gives for a sample: one per class or label, or the quantities of a sample."""
+        """How many numbers a model gives for a sample: one per class, label or quantity, or its risk."""
+        if self.target.survival:
+            return 1
         return len(self.classes) or self.train.y[:1].numel() or 1

@@ -59,6 +59,7 @@ class Scenario:
     image_size: int | None = None  # pixels a side that images are brought to by averaging; None leaves them as they are
     big: dict[int, float] | None = None  # clients with so many times the (train, if `samples`) samples
     pool: str = "all"  # "all" mixes the published parts; "train" keeps the published test part for testing
+    event: str | None = None  # of a table: makes the label a time; the column that says whether the event came then
     task: str = "auto"  # of a table: whether the label is one of "classes" or a "quantity"
     positive: str | None = None  # of a table: makes two classes of the label, e.g. ">0", "yes" or "a|b"
     drop: tuple[str, ...] = ()  # columns of a table to leave out
@@ -116,7 +117,7 @@ class Scenario:
 
     def load(self, data_dir: Path | str | None = None) -> Source:
         """The data set, before it is divided."""
-        reading = {key: getattr(self, key) for key in ("task", "positive", "drop", "numeric", "words")}
+        reading = {key: getattr(self, key) for key in ("event", "task", "positive", "drop", "numeric", "words")}
         return load(self.data, data_dir, self.label, self.column, **reading)
 
     def build(
@@ -286,6 +287,8 @@ class Scenario:
         """Each owner's rows, cut by its own random numbers into parts with a like mix of classes."""
         names = self._names(source, [[np.concatenate(pools) for pools in owned]]) or _numbered(len(owned))
         targets = source.y.double().numpy()
+        if source.survival:  # so that events are spread evenly over the parts, and times within these
+            targets = targets[:, 1] * (targets[:, 0].max() + 1) + targets[:, 0]
         cut: list[list[Index]] = [[], [], []]
         for client, (name, pools) in enumerate(zip(names, owned, strict=True)):
             if fold is not None:
@@ -321,6 +324,8 @@ class Scenario:
                     torch.tensor(v, dtype=torch.float64).repeat_interleave(each) for v in (target.mean, target.sd)
                 )
                 y = ((y - mean) / sd).float()
+            elif source.survival:
+                y = y.float()
             rows = torch.from_numpy(index if numbers is None else numbers[index])
             splits.append(Split(x, y, torch.from_numpy(starts), rows))
         return Federation(splits[0], splits[1], splits[2], source.classes, names, target, preparation)
@@ -341,7 +346,8 @@ class Scenario:
         """What the owners' train rows teach of a table's columns."""
         assert source.table is not None
         table, codes = source.table, source.raw.numpy()
-        y = [source.y.numpy()[rows] for rows in train] if not source.classes else None
+        quantity = not source.classes and not source.survival
+        y = [source.y.numpy()[rows] for rows in train] if quantity else None
         found = learn(table.columns, [codes[rows] for rows in train], y, names or _numbered(len(train)), self.scaling)
         ignored = tuple(column.name for column in table.columns if not column.kept)
         return replace(found, labels=table.labels, classes=source.classes, ignored=ignored)
@@ -351,8 +357,8 @@ class Scenario:
     ) -> Target:
         """What is predicted; for quantities with the mean and deviation of each client's unit."""
         labels = () if source.table is None else source.table.labels
-        if source.classes:
-            return Target(labels)
+        if source.classes or source.survival:
+            return Target(labels, survival=source.survival)
         if preparation is not None:
             scales = [preparation.scale(name) for name in names or _numbered(len(train))]
             return Target(labels, tuple(s.target_mean for s in scales), tuple(s.target_sd for s in scales))

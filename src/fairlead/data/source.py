@@ -37,8 +37,8 @@ class Source:
 
     name: str
     raw: Tensor  # (n, C, H, W) uint8 pixels; float32 or int64 (tokens) of any shape (n, ...); float64 codes of a table
-    y: Tensor  # (n,) int64 classes, (n,) float quantities, or (n, L) float labels of 0 and 1
-    classes: tuple[str, ...]  # their names; empty for a quantity
+    y: Tensor  # (n,) int64 classes, (n,) float quantities, (n, L) float labels of 0 and 1, or (n, 2) time and event
+    classes: tuple[str, ...]  # their names; empty for a quantity or a time
     parts: NDArray[np.str_]  # (n,) the published part each sample comes from: train, validation or test
     columns: dict[str, NDArray[np.generic]] = field(default_factory=dict)  # further columns, to split by
     table: Table | None = None  # a table's rows are coded cells, which a scenario prepares by its train rows
@@ -50,6 +50,11 @@ class Source:
     def x(self) -> Tensor:
         """All samples as they are used, pixels as float32 scaled to [0, 1]; a new copy if they are stored as bytes."""
         return self.raw.float().div_(255) if self.pixels else self.raw
+
+    @property
+    def survival(self) -> bool:
+        """Whether the targets are times until an event."""
+        return not self.classes and self.y.dim() == 2
 
     @property
     def pixels(self) -> bool:
@@ -65,11 +70,13 @@ def from_tensors(
     *,
     name: str = "tensors",
     parts: ArrayLike | None = None,
+    event: Tensor | None = None,
 ) -> Source:
     """Use your own tensors: x (n, ...) with y (n,), classes that count from 0 or, as floats, quantities.
 
-    y (n, L) of 0 and 1 are several labels each. uint8 images (n, C, H, W) are treated as pixels, other whole numbers as
-    tokens, which stay int64; anything else is taken as it is, in float32.
+    y (n, L) of 0 and 1 are several labels each. With `event`, (n,) of 0 and 1, y are the times at which it came, or
+    until which it had not. uint8 images (n, C, H, W) are treated as pixels, other whole numbers as tokens, which stay
+    int64; anything else is taken as it is, in float32.
 
     >>> from_tensors(torch.zeros(3, 2), torch.tensor([0, 1, 0])).classes
     ('0', '1')
@@ -84,7 +91,7 @@ def from_tensors(
     if x.is_floating_point() and not bool(x.isfinite().all()):
         row = int((~x.flatten(1).isfinite().all(1)).nonzero()[0])
         require(False, f"{name}: sample {row} has a value that is NaN or infinite in float32; drop or fill it")
-    y, names = _targets(name, y, classes)
+    y, names = _targets(name, y, classes) if event is None else (_times(name, y, event.detach().cpu()), ())
     table = {key: np.asarray(values) for key, values in (columns or {}).items()}
     for key, values in table.items():
         require(values.shape == (len(y),), f"{name}: column '{key}' has shape {values.shape}, expected ({len(y)},)")
@@ -112,3 +119,13 @@ def _targets(name: str, y: Tensor, classes: Sequence[str] | None) -> tuple[Tenso
     require(low >= 0, f"{name}: labels count from 0, got {low}")
     require(high < len(names), f"{name}: label {high} has no name among the {len(names)} classes")
     return y.long(), names
+
+
+def _times(name: str, y: Tensor, event: Tensor) -> Tensor:
+    """Times and events side by side, (n, 2)."""
+    require(y.dim() == 1 and event.shape == y.shape, f"{name}: y and event must be (n,), got {tuple(event.shape)}")
+    both = torch.stack([y.double(), event.double()], 1)
+    require(bool(both.isfinite().all()) and bool((both[:, 0] >= 0).all()), f"{name}: times must be finite, 0 or above")
+    require(bool(((both[:, 1] == 0) | (both[:, 1] == 1)).all()), f"{name}: event must hold 0 and 1 alone")
+    require(bool(both[:, 1].any()), f"{name}: the event came in no sample; there is nothing to learn")
+    return both

@@ -22,6 +22,7 @@ from fairlead.data.scenario import Scenario
 from fairlead.data.source import Source
 
 _FEW = 20  # rows, below which hardly anything can be said about an owner
+_EVENTS = 10  # below which hardly anything can be said about an owner's survival times
 _RARE = 0.05  # share of a class's rows
 _LOPSIDED = 0.9  # share of an owner's rows in one class
 _SURE = 0.99  # score by which a single column gives the label away
@@ -36,13 +37,13 @@ class Survey:
     name: str
     rows: int
     target: str  # what is predicted, in words
-    owners: tuple[dict[str, Any], ...]  # name, rows, and classes with their counts or mean and deviation
+    owners: tuple[dict[str, Any], ...]  # name, rows, what they hold of the target, and empty cells by column
     columns: tuple[dict[str, Any], ...]  # name, role, missing, done, why, kept; empty if the data is no table
-    warnings: tuple[str, ...]
+    notes: tuple[str, ...]  # sentences: what to know before training
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values, for a file."""
-        return asdict(self)
+        """Plain values, for a file: `fairlead.runs.summary.Data`."""
+        return {name: list(x) if isinstance(x, tuple) else x for name, x in asdict(self).items()}
 
     def column_groups(self) -> list[tuple[str, dict[str, Any]]]:
         """Columns for a table that people read: four or more neighbours that are treated alike make one line."""
@@ -62,19 +63,24 @@ def survey(scenario: Scenario, source: Source, federation: Federation | None = N
     names = federation.names or tuple(str(k) for k in range(federation.clients))
     owned = _owned(source, federation)
     columns = () if source.table is None else tuple(column.to_json() for column in source.table.columns)
-    warnings = [*(source.table.notes if source.table else ()), *federation.notes]
-    warnings += _few_rows(names, owned)
+    notes = [*(source.table.notes if source.table else ()), *federation.notes]
+    notes += _few_rows(names, owned)
     if source.classes and source.y.dim() == 1:
-        warnings += [*_one_class(source, names, owned), *_rare_classes(source)]
+        notes += [*_one_class(source, names, owned), *_rare_classes(source)]
+    if source.survival:
+        notes += _few_events(source, names, owned)
     if source.table is not None:
-        warnings += [*_empty_columns(source, names, owned), *_twice(source, names, owned), *_giveaways(source)]
+        notes += [*_empty_columns(source, names, owned), *_twice(source, names, owned), *_giveaways(source)]
     return Survey(
         source.name,
         sum(map(len, owned)),
         _target(source),
-        tuple({"name": name, "rows": len(rows)} | _mix(source, rows) for name, rows in zip(names, owned, strict=True)),
+        tuple(
+            {"name": name, "rows": len(rows)} | _mix(source, rows) | _missing(source, rows)
+            for name, rows in zip(names, owned, strict=True)
+        ),
         columns,
-        tuple(warnings),
+        tuple(notes),
     )
 
 
@@ -89,7 +95,12 @@ def _owned(source: Source, federation: Federation) -> list[Index]:
 
 
 def _target(source: Source) -> str:
+    if source.survival and source.table is not None:
+        time, event = source.table.labels
+        return f"'{time}', the time until '{event}'"
     label = "" if source.table is None else f"'{', '.join(source.table.labels)}', "
+    if source.survival:
+        return "a time until an event"
     if not source.classes:
         return f"{label}a quantity"
     listing = ", ".join(source.classes[:10]) + (", ..." if len(source.classes) > 10 else "")
@@ -99,10 +110,21 @@ def _target(source: Source) -> str:
 
 def _mix(source: Source, rows: Index) -> dict[str, Any]:
     y = source.y.numpy()[rows]
+    if source.survival:
+        return {"events": int(y[:, 1].sum()), "median_time": float(np.median(y[:, 0]))}
     if not source.classes:
         return {"mean": float(y.mean()), "sd": float(y.std())}
     counts = np.bincount(y, minlength=len(source.classes)) if y.ndim == 1 else y.sum(0).astype(np.int64)
     return {"classes": dict(zip(source.classes, counts.tolist(), strict=True))}
+
+
+def _missing(source: Source, rows: Index) -> dict[str, Any]:
+    """How many cells are empty, of the columns that are learned from and have any."""
+    if source.table is None:
+        return {}
+    kept = [column.name for column in source.table.columns if column.kept]
+    empty = np.isnan(source.raw.numpy()[rows]).sum(0)
+    return {"missing": {kept[i]: int(empty[i]) for i in np.flatnonzero(empty)}}
 
 
 def _few_rows(names: Sequence[str], owned: Sequence[Index]) -> list[str]:
@@ -111,6 +133,15 @@ def _few_rows(names: Sequence[str], owned: Sequence[Index]) -> list[str]:
         return []
     who = _count(len(few), "owner has", "owners have")
     return [f"{who} fewer than {_FEW} rows, too few to be sure of much: {_some(few)}"]
+
+
+def _few_events(source: Source, names: Sequence[str], owned: Sequence[Index]) -> list[str]:
+    counts = [int(source.y[torch.from_numpy(rows), 1].sum()) for rows in owned]
+    few = [f"{name} ({count})" for name, count in zip(names, counts, strict=True) if count < _EVENTS]
+    if not few:
+        return []
+    who = _count(len(few), "owner has", "owners have")
+    return [f"{who} fewer than {_EVENTS} events, too few to be sure of much: {_some(few)}"]
 
 
 def _one_class(source: Source, names: Sequence[str], owned: Sequence[Index]) -> list[str]:
@@ -140,7 +171,10 @@ def _rare_classes(source: Source) -> list[str]:
     rare = [f"'{source.classes[i]}' ({share[i]:.1%}, {counts[i]} rows)" for i in np.flatnonzero(share < _RARE)]
     if not rare or len(source.classes) > 1 / _RARE:
         return []
-    return [f"rare: {_some(rare)}; accuracy says little about such a class, balanced accuracy and AUROC do"]
+    return [
+        f"rare: {_some(rare)}; accuracy says little about such a class, balanced accuracy and AUROC do, and --balance "
+        "gives every class the same weight in training"
+    ]
 
 
 def _empty_columns(source: Source, names: Sequence[str], owned: Sequence[Index]) -> list[str]:

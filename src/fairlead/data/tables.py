@@ -18,7 +18,7 @@ from fairlead.data.columns import PARTS as PART_NAMES
 from fairlead.data.columns import Column, Overrule, as_keys, code, find, spellings
 from fairlead.data.files import OWNER, as_text, each, read_frame
 from fairlead.data.source import Source, Table
-from fairlead.data.targets import read_target
+from fairlead.data.targets import read_survival, read_target
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,7 @@ class Reading:
 
     label: str | None = None  # the column to predict; several yes/no columns are separated by commas
     column: str | None = None  # the column that says whose row it is
+    event: str | None = None  # makes the label a time: the column that says whether the event came then
     task: str = "auto"  # classes or quantity
     positive: str | None = None  # makes two classes of the label: ">0", "yes", "a|b"
     drop: tuple[str, ...] = ()  # columns to leave out
@@ -42,7 +43,8 @@ def name_of(files: Sequence[Path]) -> str:
 def frame_of(files: Sequence[Path], how: Reading) -> pd.DataFrame:
     """The table as it is; the columns that are asked for tell a line of names from a line of data."""
     first = how.label or "label"
-    asked = [first, *first.split(","), *how.drop, *how.numeric, *how.words, *([how.column] if how.column else [])]
+    asked = [first, *first.split(","), *how.drop, *how.numeric, *how.words]
+    asked += [name for name in (how.column, how.event) if name]
     return read_frame(files, asked)
 
 
@@ -50,7 +52,8 @@ def read_table(files: Sequence[Path], how: Reading | None = None) -> Source:
     """One table, or several that hold one owner's rows each, as a source of coded rows."""
     how = how or Reading()
     name, first, frame = name_of(files), how.label or "label", frame_of(files, how)
-    labels, owner = label_columns(name, frame, first), how.column or (OWNER if len(files) > 1 else None)
+    labels = label_columns(name, frame, first, how.event)
+    owner = how.column or (OWNER if len(files) > 1 else None)
     _check_names(name, frame, labels, owner, how)
     notes: list[str] = []
     rows = complete(name, frame, [*labels, *([owner] if owner else [])], notes)
@@ -59,7 +62,11 @@ def read_table(files: Sequence[Path], how: Reading | None = None) -> Source:
     columns = columns_of(frame, labels, owner, owners, Overrule(how.drop, how.numeric, how.words))
     kept = [column for column in columns if column.kept]
     require(bool(kept), f"{name} has no columns beside '{first}' to learn from" + _why_not(columns))
-    answers = read_target(frame, labels, how.task, how.positive)
+    if how.event is None:
+        answers = read_target(frame, labels, how.task, how.positive)
+    else:
+        require(how.task == "auto", f"task '{how.task}' and an event column contradict each other; leave one out")
+        answers = read_survival(frame, labels[0], how.event, how.positive)
     codes = np.stack([code(column, frame[column.name]) for column in kept], axis=1)
     if owner is not None and owners is not None and each(frame[owner], as_text).nunique() > len(np.unique(owners)):
         notes.append(f"spellings of '{owner}' that differ in case or blanks alone count as one owner")
@@ -88,9 +95,14 @@ def owner_values(cells: pd.Series) -> NDArray[Any]:
     return found
 
 
-def label_columns(name: str, frame: pd.DataFrame, label: str) -> list[str]:
-    """The column called so, or several with commas between their names."""
+def label_columns(name: str, frame: pd.DataFrame, label: str, event: str | None = None) -> list[str]:
+    """The column called so, or several with commas between their names; the time and the event of survival times."""
     labels = [label] if label in frame.columns else [part.strip() for part in label.split(",")]
+    if event is not None:
+        require(len(labels) == 1, f"with --event the label is one column of times, got {', '.join(labels)}")
+        require(event in frame.columns, f"{name} has no column '{event}'; {nearest(event, map(str, frame.columns))}")
+        require(event != label, f"{name}: '{event}' cannot be both the time and the event")
+        labels = [label, event]
     for one in labels:
         if one not in frame.columns:
             raise InputError(

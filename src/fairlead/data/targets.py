@@ -1,4 +1,4 @@
-"""What is to be predicted: classes, a quantity, or several yes/no labels, from the label columns of a table."""
+"""What is to be predicted: classes, a quantity, several yes/no labels or a time, from the label columns of a table."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ _COMPARE = {
 class Answers(NamedTuple):
     """The targets of all rows that have one."""
 
-    y: Tensor  # (n,) int64 classes, (n,) float64 quantities or (n, L) float32 labels
-    classes: tuple[str, ...]  # of classes, or the labels' names; empty for a quantity
+    y: Tensor  # (n,) int64 classes, (n,) float64 quantities, (n, L) float32 labels, or (n, 2) float64 times and events
+    classes: tuple[str, ...]  # of classes, or the labels' names; empty for a quantity or a time
     notes: list[str]
 
 
@@ -158,3 +158,25 @@ def _several(frame: pd.DataFrame, labels: Sequence[str]) -> Answers:
                 f"and '{label}' holds '{odd}'"
             )
     return Answers(torch.from_numpy(y.astype(np.float32)), tuple(labels), [])
+
+
+def read_survival(frame: pd.DataFrame, time: str, event: str, positive: str | None = None) -> Answers:
+    """Times, and whether the event came then (1) or the row was only watched until then (0); no cell may be empty."""
+    times, cells = as_numbers(each(frame[time], as_text)), frame[event]
+    for bad, what in ((times.isna(), "no number"), (~np.isfinite(times), "infinite"), (times < 0, "below 0")):
+        if bool(bad.any()):
+            odd = as_text(frame[time][bad].iloc[0])
+            raise InputError(f"'{time}' cannot be a time until '{event}': a row holds '{odd}', which is {what}")
+    if positive is not None:
+        came = _positive(event, cells, positive, alone=True).y.numpy().astype(np.float64)
+    else:
+        came = code(Column(event, "yes/no", 0, "", ""), cells)
+        bad = ~np.isin(came, (0.0, 1.0))
+        if bad.any():
+            odd = as_text(cells.iloc[int(bad.argmax())])
+            raise InputError(
+                f"event '{event}' must be yes or no ({', '.join(YES)}; {', '.join(NO)}), and it holds '{odd}'; "
+                "--positive WORD says which word means that the event came"
+            )
+    require(bool(came.any()), f"event '{event}' came in no row; there is nothing to learn")
+    return Answers(torch.from_numpy(np.stack([times.to_numpy(np.float64), came], axis=1)), (), [])

@@ -66,21 +66,21 @@ def fedcp(*, pull: float = 5.0) -> Method:
         return {"own": own}, {"w": body, "head": head, "gate": gate}
 
     def client(state: Named, message: Named, task: Task) -> tuple[Named, Named]:
-        layout, criterion = task.layout, task.criterion
+        layout = task.layout
         body, own, gate = (layout.part(n) for n in ("body", "own", "gate"))
 
         def loss(module: nn.Module, batch: Batch, given: Named) -> Tensor:
             assert isinstance(module, Gated)
             z = module.body(batch.x)
-            value = batch.mean(criterion(module.answer(z), batch.y))
+            value = batch.mean(task.losses_of(module.answer(z), batch, given))
             if not pull:
                 return value
-            frozen: Tensor = functional_call(module.body, given, (batch.x,))
+            frozen: Tensor = functional_call(module.body, {n: given[n] for n in before}, (batch.x,))
             return value + pull * mmd(z.flatten(1), frozen.flatten(1), batch.weight)
 
         start = personal(state, message, task)
-        given = {n.removeprefix("body."): x for n, x in layout.stacked(start).items() if n.startswith("body.")}
-        u = task.descend(start, only=layout.part("body", "own", "gate"), loss=BatchLoss(loss, given))
+        before = {n.removeprefix("body."): x for n, x in layout.stacked(start).items() if n.startswith("body.")}
+        u = task.descend(start, only=layout.part("body", "own", "gate"), loss=BatchLoss(loss, before | task.given))
         return {"own": u[:, own.columns]}, {
             "w": u[:, body.columns] - message["w"],
             "head": u[:, own.columns] - message["head"],

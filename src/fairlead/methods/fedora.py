@@ -57,7 +57,7 @@ def fedora(
 
     def appended(y: Tensor, task: Task) -> Tensor:
         """What is appended to the inputs, (n, columns)."""
-        if not released or task.target_kind == "quantity":
+        if not released or task.target_kind in ("quantity", "survival"):
             return y.new_empty(len(y), 0)
         return one_hot(y, task.classes) if task.target_kind == "class" else y
 
@@ -103,7 +103,7 @@ def summed_loss(task: Task, rows: Tensor) -> Tensor:
     """The sum over validation batches of the mean loss in each, as the released code adds them up, (C, 1)."""
     _, y, real = task.padded("validation")
     out = task.outputs(rows, "validation")
-    values = task.criterion(out.flatten(0, 1), y.flatten(0, 1)).view_as(real)
+    values = task.sample_losses(out, y, real)
     size = task.sgd.batch_size
     batches = zip(torch.split(values, size, 1), torch.split(real, size, 1), strict=True)
     # A client whose samples have run out adds nothing.

@@ -44,13 +44,13 @@ def fedpac(*, pull: float = 1.0, head_lr: float | None = None, head_epochs: int 
         }
 
     def client(state: Named, message: Named, task: Task) -> tuple[Named, Named]:
-        body, head, criterion = task.layout.body, task.layout.head, task.criterion
+        body, head = task.layout.body, task.layout.head
 
         def values(module: nn.Module, batch: Batch, given: Named) -> Tensor:
             assert isinstance(module, BodyAndHead)
             z = module.body(batch.x)
             apart: Tensor = (z - batch.by_label(given["prototypes"])).square().mean(1)
-            usual = criterion(module.head(z), batch.y)
+            usual = task.losses_of(module.head(z), batch, given)
             return usual + pull * batch.by_label(given["known"]) * apart
 
         # Features do not depend on the head, so that anybody's serves for a body which all have in common.
@@ -67,7 +67,7 @@ def fedpac(*, pull: float = 1.0, head_lr: float | None = None, head_epochs: int 
         u = task.descend(
             task.layout.join((body, message["w"]), (head, own)),
             only=body,
-            loss=MeanLoss(values, {"prototypes": message["prototypes"], "known": message["known"]}),
+            loss=MeanLoss(values, {"prototypes": message["prototypes"], "known": message["known"]} | task.given),
             how=task.sgd.but(start=head_epochs),
         )
         prototypes, counts = by_class(task.outputs(u, "train", features), task)

@@ -57,17 +57,15 @@ def fedproto(*, pull: float = 1.0, answer: Literal["prototypes", "head"] = "prot
         return {"theta": params[:, own(layout).columns]}, nothing
 
     def client(state: Named, message: Named, task: Task) -> tuple[Named, Named]:
-        criterion = task.criterion
-
         def values(module: nn.Module, batch: Batch, given: Named) -> Tensor:
             assert isinstance(module, BodyAndHead)
             z = module.body(batch.x)
             apart: Tensor = (z - batch.by_label(given["prototypes"])).square().mean(1)
-            usual = criterion(module.head(z), batch.y)
+            usual = task.losses_of(module.head(z), batch, given)
             return usual + pull * batch.by_label(given["known"]) * apart
 
         start = joined(state, message, task, "prototypes")
-        u = task.descend(start, loss=MeanLoss(values, dict(message)))
+        u = task.descend(start, loss=MeanLoss(values, message | task.given))
         prototypes, counts = by_class(task.outputs(u, "train", features), task)
         return {"theta": u[:, own(task.layout).columns]}, {"prototypes": prototypes, "counts": counts}
 

@@ -55,12 +55,12 @@ def fedrod(*, balance: float = 1.0) -> Method:
         def loss(module: nn.Module, batch: Batch, given: Named) -> Tensor:
             assert isinstance(module, TwoHeads)
             generic, personal = module.answers(batch.x)
-            balanced = criterion(generic + given["prior"], batch.y)
-            plain = criterion(generic.detach() + personal, batch.y)
+            balanced = criterion(generic + given["prior"], batch.y)  # needs no class weights beside the prior
+            plain = task.losses_of(generic.detach() + personal, batch, given)
             return batch.mean(balanced + plain)
 
         own, shared = parts(task.layout)
-        both = BatchLoss(loss, {"prior": log_prior(task, balance)})
+        both = BatchLoss(loss, {"prior": log_prior(task, balance)} | task.given)
         u = task.descend(personal(state, message, task), loss=both)
         return {"own": u[:, own.columns]}, {"w": u[:, shared.columns] - message["w"]}
 

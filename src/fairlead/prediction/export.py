@@ -20,7 +20,16 @@ from safetensors.torch import load_file, save_file
 
 from fairlead.core import RunError, require
 from fairlead.core.files import atomically
-from fairlead.prediction.predict import CONTROL, Choice, Predictor, choose_run, load_run, owners_in, recommended
+from fairlead.prediction.predict import (
+    BALANCED,
+    CONTROL,
+    Choice,
+    Predictor,
+    choose_run,
+    load_run,
+    owners_in,
+    recommended,
+)
 from fairlead.runs.deployment import Deployment, Factory
 from fairlead.runs.files import read_json, write_json
 from fairlead.runs.identity import versions
@@ -117,6 +126,9 @@ def card(summary: Summary, predictor: Predictor, choice: Choice, onnx: bool) -> 
     d, owner = predictor.deployment, predictor.owner
     what = " and ".join(d.labels) or "the target"
     kinds = {"class": f"one of {', '.join(d.classes)}", "labels": "yes or no for each", "quantity": "a quantity"}
+    kinds["survival"] = (
+        "a risk, higher for an earlier event; only the order and the differences of risks mean something"
+    )
     network = f"the network `{d.model}`" if d.model else "a network of the owner's own program"
     other = "" if choice.method == CONTROL else ", together with other owners whose rows stayed with them"
     network_only = (
@@ -142,7 +154,12 @@ It needs torch and fairlead {versions()["fairlead"]} or later.
 ## Training
 
 Trained by the method `{choice.method}` on {d.train_rows[0]} rows of {owner}{other}. The model is {network}.
-Which one this is: {choice.said}.
+Which one this is: {choice.said}.{
+        f'''
+In training, {BALANCED}.'''
+        if d.balanced
+        else ""
+    }
 
 ## Score on test rows
 

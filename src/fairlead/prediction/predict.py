@@ -6,6 +6,7 @@ A `Predictor` is one owner's model with all that `deployment.json` says about it
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,11 +19,28 @@ from fairlead.clients import KEPT
 from fairlead.core import InputError, Layout, RunError, nearest, require
 from fairlead.data.columns import as_keys
 from fairlead.data.files import read_frame, table_files
+from fairlead.data.preparation import Preparation
 from fairlead.runs.checkpoint import load_snapshot
 from fairlead.runs.deployment import Deployment, read_deployment
 from fairlead.runs.summary import read_summary
 
 CONTROL = "local"
+BALANCED = (
+    "every class weighs the same in training (--balance): probabilities are as if all classes were equally common, "
+    "so those of rare classes are higher than in truth"
+)
+
+
+@dataclass(frozen=True)
+class RawRows:
+    """Lets an owner's module take raw rows: what comes before its forward function."""
+
+    preparation: Preparation
+    owner: str
+
+    def __call__(self, module: nn.Module, given: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Samples in place of raw rows; a tensor holds samples already."""
+        return tuple(x if isinstance(x, Tensor) else self.preparation.transform(x, self.owner) for x in given)
 
 
 class Predictor:
@@ -37,16 +55,22 @@ class Predictor:
         self.owner, self.module = deployment.owners[self.client], module.eval()
 
     def __call__(self, rows: Any, notes: list[str] | None = None) -> pd.DataFrame:
-        """A line for each row: the class with the probabilities of all, each label, or the quantity in its own unit.
+        """A line for each row: the class with the probabilities of all, each label, the quantity in its own unit, or
+        the risk: higher for an earlier event, and of no unit; two rows' risks differ by the logarithm of their hazards'
+        ratio.
 
         What was not as in training is said in `notes`, or logged.
         """
         d, out = self.deployment, self.outputs(rows, notes)
+        if d.balanced and notes is not None:
+            notes.append(BALANCED)
         if d.kind == "quantity":
             mean, sd = (d.mean[self.client], d.sd[self.client]) if d.sd else (0.0, 1.0)
             values = (out.double().reshape(len(out), -1) * sd + mean).numpy()
             names = d.labels if len(d.labels) == values.shape[1] else [f"quantity {i}" for i in range(values.shape[1])]
             return pd.DataFrame(values, columns=list(names))
+        if d.kind == "survival":
+            return pd.DataFrame({f"risk of {d.labels[1]}" if d.labels else "risk": out.double().reshape(len(out))})
         shares = (out.double().softmax(1) if d.kind == "class" else out.double().sigmoid()).numpy()
         told = {f"probability of {name}": shares[:, i] for i, name in enumerate(d.classes)}
         if d.kind == "labels":

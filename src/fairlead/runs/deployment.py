@@ -22,6 +22,7 @@ from fairlead.data.preparation import EVERYBODY, Preparation
 from fairlead.models import build
 from fairlead.models.networks import MODELS
 from fairlead.runs.files import read_json
+from fairlead.settings import Experiment
 
 FILE = "deployment.json"
 Factory = Callable[[tuple[int, ...], int], nn.Module]
@@ -45,6 +46,7 @@ class Deployment:
     train_rows: tuple[int, ...]  # of each owner
     mean: tuple[float, ...]  # of each owner's quantities; empty for classes
     sd: tuple[float, ...]
+    balanced: bool  # whether every class weighed the same in training
     preparation: Preparation | None  # of a table's rows; images and tensors need none
 
     def to_json(self) -> dict[str, Any]:
@@ -94,14 +96,14 @@ class Deployment:
 
 
 def describe(
-    federation: Federation, module: nn.Module, name: str, method: Method, options: Mapping[str, Any], column: str | None
+    federation: Federation, module: nn.Module, name: str, method: Method, experiment: Experiment
 ) -> Deployment:
     """What a run's models need, from what trained them."""
     shape, outputs = tuple(federation.train.x.shape[1:]), federation.outputs
     made = federation.preparation
     return Deployment(
         method=name,
-        options={n: dict(v) for n, v in options.items() if n in parts_of(name)},
+        options={n: dict(v) for n, v in experiment.options.items() if n in parts_of(name)},
         wraps=method.wrap is not None,
         model=_name_of(module, shape, outputs),
         shape=shape,
@@ -109,11 +111,12 @@ def describe(
         kind=federation.target_kind,
         classes=federation.classes,
         labels=federation.target.names,
-        column=column,
+        column=experiment.scenario.column,
         owners=federation.names or tuple(map(str, range(federation.clients))),
         train_rows=tuple(federation.train.sizes.tolist()),
         mean=federation.target.mean,
         sd=federation.target.sd,
+        balanced=experiment.training.balance,
         preparation=made if isinstance(made, Preparation) else None,
     )
 

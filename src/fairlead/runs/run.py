@@ -69,7 +69,11 @@ class Run:
     @cached_property
     def identity(self) -> dict[str, str]:
         """Fingerprints of what makes this run, as far as they are known, and the versions that bits depend on."""
-        return {"method": fingerprint(self.entry)} | arithmetic()
+        return {"method": fingerprint(self.entry), "loss": self._loss()} | arithmetic()
+
+    def _loss(self) -> str:
+        own = self.experiment.training.criterion
+        return USUAL if own is None else fingerprint(own)
 
     def settings(self) -> dict[str, Any]:
         """What makes this run this run, for its file."""
@@ -92,7 +96,7 @@ class Job(Run):
     @cached_property
     def identity(self) -> dict[str, str]:
         """Fingerprints of what makes this run, and the versions that bits depend on."""
-        return self.made | {"method": fingerprint(self.entry)} | arithmetic()
+        return self.made | {"method": fingerprint(self.entry), "loss": self._loss()} | arithmetic()
 
     def settings(self) -> dict[str, Any]:
         """What makes this run this run, for its file."""
@@ -162,11 +166,13 @@ def check_same(run: Run, ignoring: Sequence[str] = ()) -> None:
 
 # What a path or a preset is called says nothing that the content does not.
 UNCOMPARED = {"name", "data_dir"}
+USUAL = "as the targets want it"  # a loss that is not the user's own
 ROUNDS = ("rounds", "training.rounds")
 CHANGED = {
     "data": "the data changed",
     "model": "the model changed, its architecture or its initial weights",
     "method": "the method changed, its code or its options",
+    "loss": "the loss changed, its code or what it uses",
     "arithmetic": "this version of fairlead computes other numbers",
 }
 ANEW = "train anew with --fresh (from Python: fresh=True), or choose another --out"
@@ -181,7 +187,7 @@ def _changes(found: dict[str, Any], run: Run) -> list[str]:
     said = _differences(before, wanted)
     prints = found.get("identity", {})
     for part, here in run.identity.items():
-        there = str(prints.get(part, f"{UNKNOWN}the folder does not say"))
+        there = str(prints.get(part, USUAL if part == "loss" else f"{UNKNOWN}the folder does not say"))
         opaque = [x.removeprefix(UNKNOWN) for x in (here, there) if x.startswith(UNKNOWN)]
         if opaque:
             said.append(f"the {part} cannot be compared with the one that made it: {opaque[0]}")
@@ -239,7 +245,7 @@ def train(job: Job, progress: Progress | None = None) -> None:
                 progress(round.round)
     # A run resumed after its last round has nothing left to do but this.
     e = job.experiment
-    used = describe(job.federation, job.module, job.name, job.entry.method, e.options, e.scenario.column)
+    used = describe(job.federation, job.module, job.name, job.entry.method, e)
     write_json(job.folder / DEPLOYMENT, used.to_json())
     write_run_summary(job.folder, summarise_run(job, records, rounds))
 

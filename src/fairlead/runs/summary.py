@@ -136,6 +136,7 @@ class Found(TypedDict):
     """What was found: `fairlead.comparison.findings.Findings` in plain values."""
 
     metric: str
+    higher: NotRequired[bool]
     why_metric: str
     owners: list[str]
     bar: str
@@ -146,10 +147,39 @@ class Found(TypedDict):
     by_run: dict[str, list[list[Number]]]
 
 
-class Data(TypedDict):
-    """What there is to know of the data."""
+class DataOwner(TypedDict):
+    """One owner's rows: how many, and what they hold of the target."""
 
-    notes: list[str]
+    name: str
+    rows: int
+    classes: NotRequired[dict[str, int]]  # rows of each class, or with each label
+    mean: NotRequired[float]  # of a quantity
+    sd: NotRequired[float]
+    events: NotRequired[int]  # of survival times
+    median_time: NotRequired[float]
+    missing: NotRequired[dict[str, int]]  # empty cells by column, where there are any
+
+
+class DataColumn(TypedDict):
+    """One column of a table, and what is done with it: `fairlead.data.columns.Column` in plain values."""
+
+    name: str
+    role: str
+    missing: int
+    done: str
+    why: str
+    kept: bool
+
+
+class Data(TypedDict):
+    """What there is to know of the data before training: `fairlead.data.Survey` in plain values."""
+
+    notes: list[str]  # sentences
+    name: NotRequired[str]
+    rows: NotRequired[int]
+    target: NotRequired[str]  # what is predicted, in words
+    owners: NotRequired[list[DataOwner]]
+    columns: NotRequired[list[DataColumn]]  # empty where the data is no table
 
 
 class Summary(TypedDict):
