@@ -10,7 +10,7 @@ z_m     samples           what voice m says of a row: log-probabilities of class
 s       message["s"]      weights with the lowest loss on everybody's rows, by Newton's method over the rounds
 s_k     `own_weights`     argmin loss_k(s) + strength · |s - s_k|², s >= 0: client k's weights
 d_k     reply["gain"]     how much better than LOCAL a candidate is on client k's rows, by the metric of the verdict
-v_k     reply["noise"]    the variance of d_k
+v_k     `noise`           the variance of d_k: of its rows (reply["variance"], reply["rows"]) and of training luck
 τ, μ    message["tau"]..  how d_k scatter over the clients and about which mean: `functional.common_gain`
 
 A client sends the derivatives of its loss by the weights (M + M² numbers a round), then d_k and v_k of every candidate.
@@ -22,7 +22,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -36,6 +36,8 @@ from fairlead.metrics import Metric
 
 ROUNDS = 9  # the weights settle in all but the last; in that one gains are compared
 LEAST_LUCK = 0.004  # training luck's usual share of a row's variance: see `metrics.evidence`
+LIKE_OTHERS = 10.0  # rows' worth of what all clients' rows say of how much differences vary
+SHARED = ("luck", "spread_of_all")  # of the message: numbers for each candidate
 COMMON = ("tau", "mean", "spread", "share")
 
 
@@ -145,13 +147,13 @@ class Measured(NamedTuple):
     """How much better than LOCAL a candidate is on one client's rows."""
 
     gain: float
-    noise: float  # its variance, as far as rows alone say
-    within: float  # the variance of a row's difference within a part
+    rows: float  # that decide, 0 where nothing is known
+    variance: float  # of a row's difference
     ratio: float  # how much parts differ, as a multiple of what rows explain: training luck
     size: float  # rows in a part, 0 where parts say nothing
 
 
-NOTHING = Measured(0.0, FAR, 0.0, 1.0, 0.0)
+NOTHING = Measured(0.0, 0.0, 0.0, 1.0, 0.0)
 
 
 def measured(y: Tensor, outputs: Tensor, alone: Tensor, parts: Tensor, metric: Metric) -> Measured:
@@ -164,17 +166,15 @@ def measured(y: Tensor, outputs: Tensor, alone: Tensor, parts: Tensor, metric: M
     ours, theirs = (metric.over_folds(truth, x.astype(np.float64), part) for x in (a, b))
     difference = (ours.rows - theirs.rows) * (1 if metric.higher else -1)
     n, d = len(difference), float(difference.mean())
-    # One more row that differs: few rows without a difference do not show that there is none.
-    step = 1.0 if metric.bounded else float(np.abs(theirs.rows).mean())
-    noise = (float(((difference - d) ** 2).sum()) + theirs.weight * step**2) / (n + 1) / n
+    spread = float(difference.var())
     means = np.array([difference[part == j].mean() if (part == j).any() else d for j in range(int(part.max()) + 1)])
     counts = np.bincount(part)
     used = int((counts > 0).sum())
     left = float(((difference - means[part]) ** 2).sum())
     if used < 2 or n <= used or left <= 1e-12:
-        return Measured(d, noise, noise * n, 1.0, 0.0)
+        return Measured(d, n, spread, 1.0, 0.0)
     within, between = left / (n - used), float((counts * (means - d) ** 2).sum()) / (used - 1)
-    return Measured(d, noise, within, between / within, n / used)
+    return Measured(d, n, spread, between / within, n / used)
 
 
 def decide(decision: Decision, metric: Metric, kind: str) -> Method:
@@ -197,7 +197,8 @@ class _Deciding:
 
     def init(self, params: Tensor, layout: Layout) -> tuple[Named, Named]:
         candidates = len(self.decision.candidates)
-        first = {"s": params[:, : self.count].clone(), "luck": params.new_zeros(1, candidates)}
+        first = {"s": params[:, : self.count].clone()}
+        first |= {name: params.new_zeros(1, candidates) for name in ("luck", "spread_of_all")}
         return {}, first | {name: params.new_zeros(1, candidates, GRID) for name in COMMON}
 
     def client(self, state: Named, message: Named, task: Task) -> tuple[Named, Named]:
@@ -238,7 +239,7 @@ class _Deciding:
             told = self.gains(z, y, crossed) if sound(z) else [NOTHING] * len(self.decision.candidates)
             # Who has no rows follows the others; who has a voice that says no numbers stays alone.
             usable = bool(z.isfinite().all())
-            chosen = self.choose(told, {n: row(message[n], i) for n in ("luck", *COMMON)}, s_k) if usable else None
+            chosen = self.choose(told, {n: row(message[n], i) for n in (*SHARED, *COMMON)}, s_k) if usable else None
             weights, worse, gain = chosen or (_only(0, s_k), 0.0, 0.0)
             rows.append(torch.cat([weights, z.new_tensor([worse, gain, 1.0 if self.kind == "class" else 0.0])]))
         return torch.stack(rows)
@@ -247,20 +248,27 @@ class _Deciding:
         """Weights, the chance of being worse than alone, and the gain to expect; None to stay alone."""
         best = None
         for a, (name, m) in enumerate(zip(self.decision.candidates, told, strict=True)):
-            share = float(message["luck"][a])
-            d, v, luck = (torch.tensor([x]) for x in (m.gain, self.noise(m.noise, m.within, share), share * m.within))
+            rows, spread, gain = (torch.tensor([x], dtype=torch.float64) for x in (m.rows, m.variance, m.gain))
+            share, others = (on_host(message[name][a : a + 1]).double() for name in SHARED)
+            v, luck = self.noise(rows, spread, others, share)
             common = CommonGain(*(on_host(message[field][a]).double() for field in COMMON))
-            chance, gain = (float(x) for x in chance_positive(d, v, common, luck))
+            chance, expected = (float(x) for x in chance_positive(gain, v, common, luck))
             sure = self.decision.sure is None or chance >= self.decision.sure
-            if sure and (best is None or gain > best[2]):
+            if sure and (best is None or expected > best[2]):
                 weights = s_k if name == "stack" else _only(self.decision.voices.index(name), s_k)
-                best = weights, 1 - chance, gain
+                best = weights, 1 - chance, expected
         return best
 
-    def noise(self, rows: Any, within: Any, luck: Any) -> Any:
-        """The variance of a gain: of its rows and of training. Parts have most train rows in common, so that their
-        mean has the luck of one part less."""
-        return rows + luck * within / (self.decision.parts - 1)
+    def noise(self, rows: Tensor, spread: Tensor, of_all: Tensor, luck: Tensor) -> tuple[Tensor, Tensor]:
+        """The variance of a measured gain, and of a gain from one training to the next.
+
+        A row's variance is drawn to everybody's: few rows without a difference do not show that there is none. Parts
+        have most train rows in common, so that their mean has the luck of one part less.
+        """
+        row = (rows * spread + LIKE_OTHERS * of_all) / (rows + LIKE_OTHERS)
+        own = luck * row
+        measured = (row / rows.clamp(min=1e-9) + own / (self.decision.parts - 1)).clamp(min=1e-12)
+        return torch.where(rows > 0, measured, FAR), own
 
     def server(self, average: Server) -> Server:
         def init(message: Named, hello: Named, clients: int) -> tuple[Named, Named]:
@@ -270,7 +278,7 @@ class _Deciding:
         return Server(init, self.update)
 
     def update(self, state: Named, rows: Named, cohort: Cohort) -> tuple[Named, Named]:
-        message = {name: state[name] for name in ("s", "luck", *COMMON)}
+        message = {name: state[name] for name in ("s", *SHARED, *COMMON)}
         known = {name: state[name] for name in ("best", "lowest")}
         if cohort.round < ROUNDS:
             terms = Terms(*(rows[n].sum(0, keepdim=True) for n in ("loss", "slope", "curve")))
@@ -290,14 +298,16 @@ class _Deciding:
         curve = curve + 1e-6 * (1 + curve.diagonal(dim1=-2, dim2=-1).mean()) * torch.eye(self.count).to(s)
         return {"best": s, "lowest": loss}, newton_step(s, Terms(loss, terms.slope, curve))
 
-    def in_common(self, rows: Named) -> Named:
-        """Training luck and the scatter of the gains, from all clients that answered."""
-        ratio, size = rows["ratio"], rows["size"]
-        luck = ((ratio - 1) * (size > 0)).sum(0) / size.sum(0).clamp(min=1e-9)
-        luck = luck.clamp(LEAST_LUCK, 1.0)[None]
-        noise: Tensor = self.noise(rows["noise"], rows["within"], luck)
-        found = [common_gain(rows["gain"][:, a], noise[:, a]) for a in range(noise.shape[1])]
-        return {"luck": luck} | {n: torch.stack([getattr(f, n) for f in found])[None] for n in COMMON}
+    def in_common(self, told: Named) -> Named:
+        """Row variance, training luck and the scatter of the gains, from all clients that answered; (C, A) each."""
+        size, rows = told["size"], told["rows"]
+        luck = ((told["ratio"] - 1) * (size > 0)).sum(0) / size.sum(0).clamp(min=1e-9)
+        luck = luck.clamp(LEAST_LUCK, 1.0)
+        of_all = (told["variance"] * rows).sum(0) / rows.sum(0).clamp(min=1e-9)
+        noise, _ = self.noise(rows, told["variance"], of_all, luck)
+        found = [common_gain(told["gain"][:, a], noise[:, a]) for a in range(noise.shape[1])]
+        shared = dict(zip(SHARED, (luck[None], of_all[None]), strict=True))
+        return shared | {n: torch.stack([getattr(f, n) for f in found])[None] for n in COMMON}
 
 
 def _only(voice: int, like: Tensor) -> Tensor:
