@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from fairlead.catalogue import about
-from fairlead.methods import DECISIONS, METHODS, WRAPPERS
+from fairlead.methods import CONVOYS, DECISIONS, METHODS, WRAPPERS
 from fairlead.servers import STAGES
 
 AFTER_A_PLUS = {**STAGES, **WRAPPERS, **DECISIONS}
@@ -32,7 +32,7 @@ def index() -> str:
     """The list of all pages."""
     lines = ["# Methods and stages", "", "Written from the docstrings by `python docs/generate.py`.", ""]
     lines += ["| method | what it is | cost |", "| --- | --- | --- |"]
-    lines += [f"| [{n}]({n}.md) | {about(n).title} | {about(n).cost} |" for n in METHODS]
+    lines += [f"| [{n}]({n}.md) | {about(n).title} | {about(n).cost} |" for n in {**METHODS, **CONVOYS}]
     lines += ["", "| after a plus | what it does |", "| --- | --- |"]
     lines += [f"| [{n}]({n}.md) | {about(n).title} |" for n in AFTER_A_PLUS]
     lines += ["", BUFFERS]
@@ -41,7 +41,7 @@ def index() -> str:
 
 def pages() -> dict[Path, str]:
     """Every file and what it should say."""
-    return {HERE / "README.md": index()} | {HERE / f"{n}.md": page(n) for n in {**METHODS, **AFTER_A_PLUS}}
+    return {HERE / "README.md": index()} | {HERE / f"{n}.md": page(n) for n in {**METHODS, **CONVOYS, **AFTER_A_PLUS}}
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ CLIENT_READS = {
     "fedfomo": "whether a client has anything to mix decides what is computed",
 }
 # Greetings, before the first round.
-GREETING_READS = {"fedora": "a decomposition of the samples, once"}
+GREETING_READS = dict.fromkeys(("fedora", "neighbours"), "a decomposition of the samples, once")
 # Servers that do, once a round or less.
 SERVER_READS = {
     "fedpac": "small least-squares problems",

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, get_type_hints
 from pydantic import TypeAdapter, ValidationError
 
 from fairlead.core import InputError, Method, Server, nearest, require
-from fairlead.methods import DECISIONS, METHODS, WRAPPERS, Decision
+from fairlead.methods import CONVOYS, DECISIONS, METHODS, WRAPPERS, Decision
 from fairlead.methods.voices import voices_together
 from fairlead.servers import AFTER_AVERAGE, STAGES, chain, reduces
 
@@ -42,7 +42,7 @@ def parse(name: str, options: Options | None = None) -> Entry:
         return Entry(voices_together([parse(voice, options).method for voice in decided.voices]), None)
     base, *extras = name.split("+")
     if base not in METHODS:
-        raise InputError(f"method '{base}' is unknown; {nearest(base, METHODS)}")
+        raise InputError(f"method '{base}' is unknown; {nearest(base, [*METHODS, *CONVOYS])}")
     method: Method = call(base, METHODS[base], options)
     stages: list[Server] = []
     ends_in_one_row = False
@@ -76,7 +76,11 @@ def decision(name: str, options: Options | None = None) -> Decision | None:
     >>> decision("fedrep+confree+guard").voices
     ('local', 'fedrep+confree')
     """
+    if name in CONVOYS:
+        alone: Decision = call(name, CONVOYS[name], options or {})
+        return alone
     base, _, last = name.rpartition("+")
+    require(base not in CONVOYS, f"{name}: {base} decides by itself what is deployed; leave +{last} out")
     early = [extra for extra in name.split("+")[1:-1] if extra in DECISIONS]
     require(not early, f"{name}: +{''.join(early[:1])} decides what is deployed, so nothing comes after it")
     if not base or last not in DECISIONS:
@@ -102,7 +106,8 @@ def with_voices(names: Iterable[str], options: Options | None = None) -> list[st
 
 def parts_of(name: str) -> set[str]:
     """All whose options count for a name: method, stages, and those it decides between."""
-    return set(name.split("+"))
+    tracks = decision(name).voices if name in CONVOYS else ()  # type: ignore[union-attr]
+    return {part for one in (name, *tracks) for part in one.split("+")}
 
 
 def call(name: str, factory: Callable[..., Any], options: Options, *args: object) -> Any:
@@ -128,7 +133,7 @@ def keywords_of(factory: Callable[..., Any]) -> dict[str, Any]:
 
 def check_options(options: Options) -> None:
     """Refuse options that no method or stage has, even of one that is not asked for: they are misspelt."""
-    known: dict[str, Callable[..., Any]] = {**METHODS, **STAGES, **WRAPPERS, **DECISIONS}
+    known: dict[str, Callable[..., Any]] = {**METHODS, **STAGES, **WRAPPERS, **DECISIONS, **CONVOYS}
     for name, values in options.items():
         if name not in known:
             raise InputError(
@@ -158,7 +163,7 @@ class About(NamedTuple):
 
 def about(name: str) -> About:
     """A method or stage, described by its own docstring."""
-    factory: Callable[..., Any] = {**STAGES, **WRAPPERS, **DECISIONS, **METHODS}[name]
+    factory: Callable[..., Any] = {**STAGES, **WRAPPERS, **DECISIONS, **METHODS, **CONVOYS}[name]
     # A method's story is its module's docstring; a stage shares its module with others and tells its own.
     text = inspect.getdoc(factory if name in STAGES else sys.modules[factory.__module__]) or ""
     cost = re.split(r"\.\s", text.partition("\nCost: ")[2] + " ")[0].replace("\n", " ") + "."

@@ -27,7 +27,7 @@ from fairlead.comparison.compare import compare, resume
 from fairlead.comparison.recheck import Rechecked, recheck
 from fairlead.core.errors import FairleadError, InputError, nearest, require
 from fairlead.data import ABOUT, PRESETS, Survey, survey
-from fairlead.methods import DECISIONS, METHODS, WRAPPERS
+from fairlead.methods import CONVOYS, DECISIONS, METHODS, WRAPPERS
 from fairlead.prediction.export import export
 from fairlead.prediction.predict import predict
 from fairlead.report import opening_lines, verdict_lines, verdict_table, write_page
@@ -78,7 +78,7 @@ Fresh = Annotated[bool, typer.Option("--fresh", help="Delete what this compariso
 def complete_method(begun: str) -> list[str]:
     """Names the shell offers for one that is begun: methods, and after a plus sign stages."""
     before, plus, _ = begun.rpartition("+")
-    names = [f"{before}+{stage}" for stage in {**STAGES, **WRAPPERS, **DECISIONS}] if plus else METHODS
+    names = [f"{before}+{stage}" for stage in {**STAGES, **WRAPPERS, **DECISIONS}] if plus else [*METHODS, *CONVOYS]
     return [name for name in names if name.startswith(begun)]
 
 
@@ -235,7 +235,7 @@ def methods_command(
     name: Annotated[str | None, typer.Argument(help="Show one in full: symbols, cost, differences.")] = None,
 ) -> None:
     """List the methods and stages, with citation and cost."""
-    known = {**METHODS, **STAGES, **WRAPPERS, **DECISIONS}
+    known = {**METHODS, **CONVOYS, **STAGES, **WRAPPERS, **DECISIONS}
     if name is not None:
         if name not in known:
             raise InputError(f"method '{name}' is unknown; {nearest(name, known)}")
@@ -245,7 +245,7 @@ def methods_command(
             console.print(f"  --set {name}.{key}={default}", highlight=False)
         return
     table = Table("method", "what it is", "cost", title="Methods", show_lines=True)
-    for method in METHODS:
+    for method in {**METHODS, **CONVOYS}:
         one = about(method)
         table.add_row(method, escape(one.title), escape(one.cost))
     console.print(table)

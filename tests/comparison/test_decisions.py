@@ -154,6 +154,8 @@ def test_quantities_in_folds_from_search_to_export(table: Path, tmp_path: Path) 
     }
     assert "odd" not in worse
     predictor, _ = export(found.folder, "north", tmp_path / "model", method="fedavg+guard", fold=0)
+    card = (tmp_path / "model" / "README.md").read_text()
+    assert "Decided on rows that no model had learned from" in card
     rows = pd.read_csv(table).query("site == 'north'")
     exported = load_model(tmp_path / "model")(rows)
     assert np.allclose(exported["y"], predictor(rows)["y"])

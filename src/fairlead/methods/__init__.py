@@ -5,6 +5,7 @@ from collections.abc import Callable
 from fairlead.core import Method
 from fairlead.methods.apfl import apfl
 from fairlead.methods.cfl import cfl
+from fairlead.methods.convoy import convoy
 from fairlead.methods.ditto import ditto
 from fairlead.methods.fedala import fedala
 from fairlead.methods.fedamp import fedamp
@@ -32,6 +33,7 @@ from fairlead.methods.knnper import knnper
 from fairlead.methods.lg_fedavg import lg_fedavg
 from fairlead.methods.local import local
 from fairlead.methods.lora import lora
+from fairlead.methods.neighbours import neighbours
 from fairlead.methods.per_fedavg import per_fedavg
 from fairlead.methods.pfedhn import pfedhn
 from fairlead.methods.pfedme import pfedme
@@ -76,6 +78,7 @@ METHODS: dict[str, Callable[..., Method]] = {
     "fedas": fedas,
     "knnper": knnper,
     "cfl": cfl,
+    "neighbours": neighbours,
 }
 
 WRAPPERS: dict[str, Callable[..., Method]] = {"ft": ft, "lora": lora}
@@ -83,13 +86,18 @@ WRAPPERS: dict[str, Callable[..., Method]] = {"ft": ft, "lora": lora}
 # What a client deploys, decided after training between LOCAL and the method before the plus sign.
 DECISIONS: dict[str, Callable[..., Decision]] = {"guard": guard, "stack": stack}
 
+# The same between methods of their own choice.
+CONVOYS: dict[str, Callable[..., Decision]] = {"convoy": convoy}
+
 __all__ = [
+    "CONVOYS",
     "DECISIONS",
     "METHODS",
     "WRAPPERS",
     "Decision",
     "apfl",
     "cfl",
+    "convoy",
     "ditto",
     "fedala",
     "fedamp",
@@ -117,6 +125,7 @@ __all__ = [
     "lg_fedavg",
     "local",
     "lora",
+    "neighbours",
     "per_fedavg",
     "pfedhn",
     "pfedme",

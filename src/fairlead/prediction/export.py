@@ -33,6 +33,7 @@ from fairlead.prediction.predict import (
 from fairlead.runs.deployment import Deployment, Factory
 from fairlead.runs.files import read_json, write_json
 from fairlead.runs.identity import versions
+from fairlead.runs.run import DECISION
 from fairlead.runs.summary import Summary, read_summary
 
 FORMAT = 1
@@ -154,7 +155,7 @@ It needs torch and fairlead {versions()["fairlead"]} or later.
 ## Training
 
 Trained by the method `{choice.method}` on {d.train_rows[0]} rows of {owner}{other}. The model is {network}.
-Which one this is: {choice.said}.{
+Which one this is: {choice.said}.{_decided(choice, owner)}{
         f'''
 In training, {BALANCED}.'''
         if d.balanced
@@ -179,6 +180,18 @@ about a person without somebody who answers for it. Check it on new rows with kn
 
 The owner of the data decides on it and writes it here.
 """
+
+
+def _decided(choice: Choice, owner: str) -> str:
+    """What the owner decided to deploy, where that was decided after training."""
+    if not (choice.run / DECISION).exists():
+        return ""
+    found = read_json(choice.run / DECISION)
+    one = next(client for client in found["clients"] if client["name"] == owner)
+    what = {"stack": "several models weighed", "local": "the owner's own model"}.get(one["deploys"], one["deploys"])
+    weights = ", ".join(f"{name} {weight:.2f}" for name, weight in one["weights"].items())
+    risk = "" if one["deploys"] == "local" else f" The estimated chance of being worse than alone: {one['worse']:.0%}."
+    return f"\nDecided on rows that no model had learned from: {what} (weights: {weights}).{risk}"
 
 
 def _score(summary: Summary, owner: str, choice: Choice) -> str:

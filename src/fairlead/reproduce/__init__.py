@@ -1,4 +1,4 @@
-"""The published tables and figures of four papers, run again: `fairlead reproduce NAME`.
+"""The published tables and figures of four papers, run again, and Convoy's: `fairlead reproduce NAME`.
 
 A file per paper holds its printed numbers, the cells they take and the orderings it claims; `cells` runs the cells,
 `table` and `figures` show what came out beside what was printed.
@@ -13,7 +13,7 @@ from typing import Any
 
 from fairlead.core import InputError, nearest, require
 from fairlead.core.files import atomically
-from fairlead.reproduce import confree, fedora, fedora_costs, fedora_released, fedres, plgu, public
+from fairlead.reproduce import confree, convoy, fedora, fedora_costs, fedora_released, fedres, plgu, public
 from fairlead.reproduce import table as tables
 from fairlead.reproduce.cells import Found, Progress, collect, commits, table_of
 from fairlead.reproduce.processes import side_by_side
@@ -30,6 +30,7 @@ STUDIES: dict[str, Callable[[Budget], Study]] = {
     **fedres.STUDIES,
     **plgu.STUDIES,
     **public.STUDIES,
+    **convoy.STUDIES,
 }
 
 __all__ = ["BUDGETS", "STUDIES", "Reproduction", "across", "reproduce", "rewrite", "study"]

@@ -1,0 +1,60 @@
+"""Convoy and its tracks: what they must be where the answer is known."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from helpers import blobs, run
+from torch import nn
+
+import fairlead
+from fairlead.catalogue import decision, parts_of
+from fairlead.core import InputError
+from fairlead.methods import local, neighbours
+from fairlead.methods.convoy import TRACKS
+from fairlead.methods.voices import Voices
+
+
+def build() -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return nn.Linear(6, 3)
+
+
+def test_neighbours_that_share_nothing_train_alone() -> None:
+    data = blobs((8, 9, 12))
+    ours, alone = (run(method, data, build(), rounds=3, on="loop")[0] for method in (neighbours(a=0.0), local()))
+    assert torch.allclose(ours, alone, atol=1e-5)
+    assert not torch.allclose(run(neighbours(), data, build(), rounds=3, on="loop")[0], alone, atol=1e-3)
+
+
+def test_convoy_deploys_its_tracks_as_one_module_and_says_whom_a_client_listens_to(tmp_path: Path) -> None:
+    settings = {"convoy": {"parts": 2, "sure": 0.5}}
+    found = fairlead.compare(
+        ["convoy"],
+        scenario="rotated-digits",
+        clients=3,
+        rounds=3,
+        model="logistic",
+        engine="loop",
+        set=settings,
+        out=tmp_path,
+    )
+    (told,) = found.summary["methods"]["convoy"]["decisions"]
+    assert tuple(told["voices"]) == TRACKS
+    for k, client in enumerate(told["clients"]):
+        assert tuple(client["weights"]) == TRACKS
+        assert all(weight >= 0 for weight in client["weights"].values())
+        assert client["deploys"] in ("local", "stack")
+        model = found.model("convoy", k)
+        assert isinstance(model, Voices)
+        assert len(model.voices) == len(TRACKS)
+    assert set(found.summary["methods"]) == {*TRACKS, "convoy"}
+
+
+def test_convoy_decides_by_itself() -> None:
+    with pytest.raises(InputError, match="convoy decides by itself"):
+        decision("convoy+guard")
+    assert {"convoy", "fedavg", "ft", "neighbours"} <= parts_of("convoy")
