@@ -44,9 +44,9 @@ METHODS = ("fedavg", "fedavg+ft", "fedrep", "ditto", "lg-fedavg", "apfl", "fedor
 SURE = (0.5, 0.8, 0.9, 0.95)
 PARTS, ERROR = 5, 0.05
 QUANTITIES = ("exam", "air")
-DIGITS: dict[str, Any] = {"scenario": "rotated-digits", "fractions": (0.3, 0.1, 0.6), "rounds": 20}
+DIGITS: dict[str, Any] = {"scenario": "rotated-digits", "fractions": (0.3, 0.1, 0.6), "rounds": 15}
 SAME: dict[str, Any] = DIGITS | {"shift": "none"}
-TABLE: dict[str, Any] = {"fractions": (0.35, 0.1, 0.55), "rounds": 20, "lr": 0.03, "model": "mlp"}
+TABLE: dict[str, Any] = {"fractions": (0.35, 0.1, 0.55), "rounds": 15, "lr": 0.03, "model": "mlp"}
 
 
 def scenarios(data: Path | None) -> dict[str, dict[str, Any]]:
@@ -60,7 +60,7 @@ def scenarios(data: Path | None) -> dict[str, dict[str, Any]]:
         "heart disease": TABLE | {"data": "heart-disease"},
     }
     tables: dict[str, tuple[str, str, str, dict[str, Any]]] = {
-        "activity, 30 people": ("har_smartphones/har_features.csv", "activity", "subject", {"model": "logistic"}),
+        "activity, 30 people": ("har_smartphones/har_features.csv", "activity", "subject", {"epochs": 1}),
         "exam results, 65 schools": ("schools/Exam.csv", "normexam", "school", {"drop": "student", "lr": 0.01}),
         "air, 12 stations": ("beijing_air/beijing_air_daily.csv", "PM2.5", "station", {"drop": "PM10", "lr": 0.01}),
     }

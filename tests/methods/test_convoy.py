@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers import blobs, run
+from helpers import CLASSES, blobs, run
 from torch import nn
 
 import fairlead
@@ -25,9 +25,9 @@ def build() -> nn.Module:
 
 def test_neighbours_that_share_nothing_train_alone() -> None:
     data = blobs((8, 9, 12))
-    ours, alone = (run(method, data, build(), rounds=3, on="loop")[0] for method in (neighbours(a=0.0), local()))
+    ours, alone = (run(method, data, build(), rounds=3, how=CLASSES)[0] for method in (neighbours(a=0.0), local()))
     assert torch.allclose(ours, alone, atol=1e-5)
-    assert not torch.allclose(run(neighbours(), data, build(), rounds=3, on="loop")[0], alone, atol=1e-3)
+    assert not torch.allclose(run(neighbours(), data, build(), rounds=3, how=CLASSES)[0], alone, atol=1e-3)
 
 
 def test_convoy_deploys_its_tracks_as_one_module_and_says_whom_a_client_listens_to(tmp_path: Path) -> None:
@@ -37,7 +37,7 @@ def test_convoy_deploys_its_tracks_as_one_module_and_says_whom_a_client_listens_
         scenario="rotated-digits",
         clients=3,
         rounds=3,
-        model="logistic",
+        model="mlp",
         engine="loop",
         set=settings,
         out=tmp_path,
