@@ -30,7 +30,7 @@ from fairlead.data import ABOUT, PRESETS, Survey, survey
 from fairlead.methods import CONVOYS, DECISIONS, METHODS, WRAPPERS
 from fairlead.prediction.export import export
 from fairlead.prediction.predict import predict
-from fairlead.report import opening_lines, verdict_lines, verdict_table, write_page
+from fairlead.report import data_notes, opening_lines, verdict_lines, verdict_table, write_page
 from fairlead.runs.identity import digest
 from fairlead.runs.summary import read_summary
 from fairlead.servers import STAGES
@@ -170,7 +170,7 @@ def resume_command(
     count = None if rounds is None else whole("rounds", rounds)
     with going_on(folder), watch() as progress:
         result = resume(folder, rounds=count, progress=progress)
-    show(result.folder)
+    show(result.folder, noted=True)
 
 
 @app.command(epilog="Example: `fairlead report runs/demo`")
@@ -501,7 +501,7 @@ def execute(methods: list[str], seeds: list[int], folder: Path, settings: dict[s
     """Compare, with progress, then show the verdict."""
     with going_on(folder), watch() as progress:
         compare(methods, seeds=seeds, out=folder, fresh=fresh, progress=progress, **settings)
-    show(folder)
+    show(folder, noted=True)
 
 
 class Stopped(Exception):
@@ -522,12 +522,14 @@ def going_on(folder: Path | None) -> Iterator[None]:
         raise Stopped(f"stopped; `fairlead resume {name}` goes on from the last checkpoint") from stop
 
 
-def show(folder: Path) -> None:
-    """The verdict on the terminal, and the page beside it."""
+def show(folder: Path, noted: bool = False) -> None:
+    """The verdict on the terminal, and the page beside it; `noted` says that notes on a table were shown before."""
     summary = read_summary(folder)
     page = write_page(folder)
+    known = data_notes(summary) if noted and summary["data"].get("columns") else []
     for line in opening_lines(summary):
-        console.print(escape(line), highlight=False)
+        if line not in known:
+            console.print(escape(line), highlight=False)
     console.print(verdict_table(summary))
     for line in verdict_lines(summary):
         console.print(escape(line), highlight=False)

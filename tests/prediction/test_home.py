@@ -55,6 +55,29 @@ def rents(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return table, folder / "run"
 
 
+@pytest.fixture(scope="module")
+def symptoms(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Three yes/no labels for each row, in words; the table and the comparison."""
+    folder, rng = tmp_path_factory.mktemp("symptoms"), np.random.default_rng(0)
+    x = rng.normal(size=(120, 3)).round(3)
+    frame = pd.DataFrame(x, columns=["a", "b", "c"]).assign(ward=list("mnop") * 30)
+    for i, name in enumerate(("cough", "fever", "rash")):
+        frame[name] = np.where(x[:, i] + 0.3 * rng.normal(size=120) > 0, "Yes", "no ")
+    frame.to_csv(folder / "symptoms.csv", index=False)
+    settings = QUICK | {"data": str(folder / "symptoms.csv"), "label": "cough,fever,rash", "column": "ward"}
+    fairlead.compare(["fedavg"], out=folder / "run", **settings | {"rounds": 15})
+    return folder / "symptoms.csv", folder / "run"
+
+
+@pytest.fixture(scope="module")
+def as_published(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A table without validation rows: nothing is searched for, two seeds as in a published protocol."""
+    folder = tmp_path_factory.mktemp("published")
+    settings = {"data": "heart-disease", "fractions": (0.7, 0.0, 0.3), "rounds": 4, "lr": 0.1, "model": "logistic"}
+    fairlead.compare(["fedavg"], out=folder / "run", seeds=2, engine="vectorised", **settings)
+    return files_of("heart-disease")[0], folder / "run"
+
+
 def hospitals() -> pd.DataFrame:
     """The raw table."""
     return pd.read_csv(files_of("heart-disease")[0])
@@ -72,11 +95,13 @@ def test_every_finished_run_says_how_to_use_its_models(heart: fairlead.Compariso
         assert type(made).from_json(json.loads(json.dumps(made.to_json()))) == made
 
 
-@pytest.mark.parametrize("data", ["heart", "rents"])
-def test_raw_rows_give_the_scores_of_the_page_in_every_bit(data: str, request: pytest.FixtureRequest) -> None:
+@pytest.mark.parametrize(("data", "count"), [("heart", 8), ("rents", 6), ("symptoms", 8), ("as_published", 8)])
+def test_raw_rows_give_the_scores_of_the_page_in_every_bit(
+    data: str, count: int, request: pytest.FixtureRequest
+) -> None:
     found = request.getfixturevalue(data)
-    done = recheck(found[1] if data == "rents" else found.folder)
-    assert len(done.scores) == (6 if data == "rents" else 8)
+    done = recheck(found.folder if data == "heart" else found[1])
+    assert len(done.scores) == count
     assert all(one.before is not None for one in done.scores)
     assert [one.now for one in done.scores] == [one.before for one in done.scores]
     assert done.apart < 1e-5
@@ -134,6 +159,28 @@ def test_quantities_come_in_their_own_unit(rents: tuple[Path, Path]) -> None:
     assert found["city"].tolist() == rows["city"].tolist()
     assert np.corrcoef(found["rent"], rows["rent"])[0, 1] > 0.8
     assert abs(found["rent"].mean() - rows["rent"].mean()) < 0.2 * rows["rent"].mean()
+
+
+def test_several_labels_come_with_a_probability_each(symptoms: tuple[Path, Path], tmp_path: Path) -> None:
+    table, folder = symptoms
+    rows, found = pd.read_csv(table), predict(folder, table, method="fedavg")
+    names = ["cough", "fever", "rash"]
+    assert list(found.columns) == ["ward", *names, *(f"probability of {name}" for name in names)]
+    truth = rows[names].apply(lambda column: column.str.strip() == "Yes")
+    assert (found[names] == truth.astype(int)).to_numpy().mean() > 0.75
+    assert ((found[names] == 1).to_numpy() == (found.iloc[:, 4:] >= 0.5).to_numpy()).all()
+    export(folder, "n", tmp_path / "model", "fedavg")
+    mine = found[found["ward"] == "n"].drop(columns="ward").reset_index(drop=True)
+    again = fairlead.load_model(tmp_path / "model")(rows[rows["ward"] == "n"])
+    pd.testing.assert_frame_equal(again, mine)
+
+
+def test_a_published_protocol_has_models_to_use(as_published: tuple[Path, Path], tmp_path: Path) -> None:
+    table, folder = as_published
+    found = predict(folder, table, owner="va", method="fedavg")
+    assert list(found.columns) == ["disease", "probability of 0", "probability of 1"]
+    export(folder, "va", tmp_path / "model", "fedavg")
+    pd.testing.assert_frame_equal(fairlead.load_model(tmp_path / "model")(table), found)
 
 
 def test_all_rows_train_the_model_that_is_used(heart: fairlead.Comparison) -> None:

@@ -10,6 +10,7 @@ from fairlead.report.page import write_page
 from fairlead.report.read import read_records
 from fairlead.report.tables import (
     caption,
+    data_notes,
     headline,
     latex_table,
     markdown_table,
@@ -27,6 +28,7 @@ __all__ = [
     "caption",
     "client_differences",
     "curves",
+    "data_notes",
     "headline",
     "latex_table",
     "markdown_table",
