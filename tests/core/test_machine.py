@@ -2,6 +2,7 @@
 
 import multiprocessing
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -84,3 +85,15 @@ def test_blank_rows_start_on_cache_lines(kind: torch.dtype, shape: tuple[int, ..
     assert all(row.data_ptr() % 64 == 0 for row in rows.flatten(0, -2))
     rows.copy_(torch.arange(like.numel()).view(shape))  # rows do not overlap
     assert rows.flatten().tolist() == list(range(like.numel()))
+
+
+def test_a_worker_keeps_its_one_thread_whatever_others_set() -> None:
+    # A worker that found no work at its start took over the number that the main thread had set by then.
+    with ThreadPoolExecutor(1, initializer=machine.one_thread) as pool:
+        pool.submit(int).result()  # nothing of torch
+        before = torch.get_num_threads()
+        torch.set_num_threads(2)
+        try:
+            assert pool.submit(torch.get_num_threads).result() == 1
+        finally:
+            torch.set_num_threads(before)

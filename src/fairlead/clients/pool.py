@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from fairlead.core.device import to_device
 from fairlead.core.errors import EngineError, FairleadError, InputError, nearest, require
-from fairlead.core.fast.machine import cores, large_empty
+from fairlead.core.fast.machine import cores, large_empty, one_thread
 from fairlead.core.fast.network import FastNetwork, check_stackable
 from fairlead.core.layout import Layout
 from fairlead.core.task import Task
@@ -141,7 +141,7 @@ class Pool:
         check_batches(module, federation, training)
         check_loss(module, federation, training)
         # One thread each: two OpenMP teams on the same cores collapse to a fraction of the speed.
-        self._threads = ThreadPoolExecutor(engine.workers, initializer=torch.set_num_threads, initargs=(1,))
+        self._threads = ThreadPoolExecutor(engine.workers, initializer=one_thread)
 
     def map(self, work: Work, ids: Tensor, round: int, states: Named, messages: Named) -> tuple[Named, Named]:
         """Run `work` on every client in `ids` (ascending), a chunk at a time; rows come back in the order of ids.

@@ -43,6 +43,17 @@ def threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
+def one_thread() -> None:
+    """What a worker thread does first: it takes one intra-op thread, and keeps it whatever other threads set.
+
+    At a thread's first operation PyTorch gives it the number that any thread set last, in place of one it set itself.
+    Asking comes first, so that this has happened: else a thread that found no work at its start, on a busy machine,
+    would later share its products between two, and their last bits would differ from run to run.
+    """
+    torch.get_num_threads()
+    torch.set_num_threads(1)
+
+
 def by_columns(work: Callable[[slice], T], rows: Tensor) -> list[T]:
     """`work` on stretches of the rows' columns, all cores at once; the results in order. It must not call this itself.
 
@@ -66,7 +77,7 @@ def by_columns(work: Callable[[slice], T], rows: Tensor) -> list[T]:
 @cache
 def _column_threads(workers: int) -> ThreadPoolExecutor:
     """Threads that stay: a new one has memory to find, and tells torch anew that it is alone."""
-    return ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,))
+    return ThreadPoolExecutor(workers, initializer=one_thread)
 
 
 if hasattr(os, "register_at_fork"):
