@@ -20,6 +20,10 @@ from fairlead.methods import CONVOYS, DECISIONS, METHODS, WRAPPERS, Decision
 from fairlead.methods.voices import voices_together
 from fairlead.servers import AFTER_AVERAGE, STAGES, chain, reduces
 
+# Methods whose clients send nothing in a round but what the averaging stage takes: +dp covers all of it.
+COVERED: tuple[str, ...] = ("fedavg", "fedprox", "fedsam", "per-fedavg", "ditto", "apfl", "pfedme", "plgu-lf", "fedala")
+COVERED += ("fedrep", "fedper", "plgu-grep", "lg-fedavg", "fedrod")
+
 Options = Mapping[str, Mapping[str, Any]]
 
 
@@ -51,6 +55,9 @@ def parse(name: str, options: Options | None = None) -> Entry:
             method = call(extra, WRAPPERS[extra], options, method)
         elif extra in STAGES:
             require(method.average is not None, f"{name}: {base} averages nothing, so +{extra} has nothing to replace")
+            require(
+                extra != "dp" or base in COVERED, f"{name}: {base} sends more than +dp covers; {nearest(base, COVERED)}"
+            )
             last = extra in AFTER_AVERAGE
             require(
                 last or not ends_in_one_row, f"{name}: +{extra} comes after a stage that leaves one row; put it before"

@@ -13,6 +13,7 @@ from fairlead.servers.confree import confree
 from fairlead.servers.mean import mean, scaled, uniform
 from fairlead.servers.mixing import mixing
 from fairlead.servers.parameters import parameters_only, with_parts
+from fairlead.servers.private import dp
 from fairlead.servers.propagation import propagation
 from fairlead.servers.robust import cagrad, clip, krum, median, pcgrad, trimmed
 from fairlead.servers.step import step
@@ -32,6 +33,7 @@ STAGES: dict[str, Callable[..., Server]] = {
     "fedadam": fedadam,
     "fedyogi": fedyogi,
     "fedadagrad": fedadagrad,
+    "dp": dp,
 }
 
 # Stages that give as many rows as they take; all others end in one.
@@ -56,6 +58,7 @@ __all__ = [
     "fedadagrad",
     "fedadam",
     "fedyogi",
+    "dp",
     "krum",
     "mean",
     "median",
