@@ -4,7 +4,7 @@ BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 INSTALL_MACHINES := .venv-machines/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints-machines.txt
 
-.PHONY: demo test test-machines check clean
+.PHONY: demo test test-machines audit lock clean
 
 demo: .venv/installed
 	$(BIN)/fairlead compare fedavg fedrep+confree ditto fedora --set fedora.variant=released --seeds 3 --out runs/demo
@@ -21,6 +21,16 @@ test: .venv/installed-dev
 # Flower, NVFlare and Ray have an environment of their own, since Flower wants older versions of typer and rich.
 test-machines: .venv-machines/installed
 	.venv-machines/bin/pytest tests/machines
+
+# Known weaknesses of the packages in requirements.lock; nothing of them is installed for it.
+audit: .venv/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check pip-audit==2.10.1
+	$(BIN)/pip-audit --require-hashes --disable-pip --requirement requirements.lock
+
+# Exact versions with hashes, for all systems and Python versions; needs uv.
+lock:
+	uv pip compile --universal --python-version 3.11 --generate-hashes --no-annotate --no-header \
+		--constraint constraints.txt --extra dev pyproject.toml --output-file requirements.lock
 
 .venv/bin/python:
 	$(PYTHON) -m venv .venv
