@@ -8,17 +8,20 @@
 False
 """
 
-from fairlead import functional
-from fairlead.catalogue import parse
-from fairlead.clients import InProcess, engine
-from fairlead.comparison.compare import Comparison, compare, resume, run
-from fairlead.core.errors import DataError, EngineError, FairleadError, InputError, RunError
-from fairlead.core.plan import Plan
-from fairlead.core.types import Cohort, Federation, Method, Named, Server, Split
-from fairlead.data import Scenario, scenario
-from fairlead.prediction.export import load_model
-from fairlead.rounds import federate
-from fairlead.settings import Settings
+from fairlead.core.surroundings import unchanged
+
+with unchanged():
+    from fairlead import functional
+    from fairlead.catalogue import parse
+    from fairlead.clients import InProcess, engine
+    from fairlead.comparison.compare import Comparison, compare, resume, run
+    from fairlead.core.errors import DataError, EngineError, FairleadError, InputError, RunError
+    from fairlead.core.plan import Plan
+    from fairlead.core.types import Cohort, Federation, Method, Named, Server, Split
+    from fairlead.data import Scenario, scenario
+    from fairlead.prediction.export import load_model
+    from fairlead.rounds import federate
+    from fairlead.settings import Settings
 
 __all__ = [
     "Cohort",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import os
 import shlex
 import sys
 import time
@@ -657,6 +658,14 @@ def main() -> None:
         sys.exit(fail(str(stop), 130))
     except (KeyboardInterrupt, typer.Abort):
         sys.exit(fail("stopped", 130))
+    except BrokenPipeError:  # whoever read the output has gone
+        sys.stderr.close()
+        os._exit(1)
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        sys.exit(fail(f"{where}{error.strerror or error}; check the path, its permissions and the room on the disk"))
+    except MemoryError:
+        sys.exit(fail("not enough memory; use fewer clients, seeds or samples, or a smaller model"))
     except Exception as error:
         # The option parser's own errors, wherever it keeps its classes, can say themselves in a sentence.
         if hasattr(error, "format_message"):

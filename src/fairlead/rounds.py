@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from fairlead.clients.door import Answer, Clients, Greeting, Saved, payload
-from fairlead.clients.exchange import NOT_FINITE, scored, wrapped
+from fairlead.clients.exchange import NOT_FINITE, lengths, scored, wrapped
 from fairlead.core import Cohort, DivergedError, FairleadError, Layout, Method, Named, Plan, Server, require, stream
 from fairlead.core.device import to_device
 from fairlead.core.fast.machine import recycling
@@ -39,7 +39,7 @@ class Round(NamedTuple):
     samples: int  # over which gradients were taken, as the local epochs count them
     bytes_up: int
     bytes_down: int
-    dropped: list[int]  # clients without a sound reply; they keep their old state, and the server goes on without them
+    absent: Mapping[int, str]  # clients without a sound reply, and why; they keep their old state, the others go on
     scores: list[Score]
     stopped: bool = False  # whether training ends here, before the plan's last round, because patience ran out
 
@@ -80,7 +80,7 @@ def federate(
     """
     module = wrapped(method, module, plan.seed)
     clients.start(method, module, plan)
-    greeting = clients.greet(hello=snapshot is None)
+    greeting = finite_greeting(clients.greet(hello=snapshot is None))
     layout = Layout(module)
     loop = Loop.of(method, assemble(method, average, layout), clients, plan, layout, greeting)
     greeting_bytes = payload(greeting.rows) * clients.count if greeting.rows else 0
@@ -135,13 +135,17 @@ class Loop:
         """One round: train, aggregate and, if the plan says so, score."""
         began, t = time.perf_counter(), before.round + 1
         ids = self.seen[draw(self.plan.participation, len(self.seen), self.plan.seed, t)]
-        answer = self.clients.train(ids, t, before.message)
+        failing = self.plan.faults.absent(ids.tolist(), self.clients.count, t, self.plan.seed)
+        asked = torch.tensor([k for k in ids.tolist() if k not in failing], dtype=torch.int64) if failing else ids
+        answer = self.clients.train(asked, t, before.message) if len(asked) else Answer(asked, {})
         warn_of_absent(answer, t)
-        if len(answer.ids) == 0:
+        state, message = before.server, before.message
+        if len(asked) and not len(answer.ids):
             reasons = set(answer.absent.values())
             error = DivergedError if reasons == {NOT_FINITE} else FairleadError
             raise error(f"round {t}: every client's {', '.join(sorted(reasons))}")
-        state, message = self.server.update(before.server, answer.rows, self.cohort(answer.ids, t))
+        if len(answer.ids):
+            state, message = self.server.update(before.server, answer.rows, self.cohort(answer.ids, t))
         seconds = time.perf_counter() - began
         scores: list[Score] = []
         best = before.best
@@ -151,9 +155,9 @@ class Loop:
             if best.round == t:
                 self.clients.keep(t)
         after = Snapshot(t, state, message, self.clients.save(), best)
-        up, down = payload(answer.rows) * len(ids), payload(before.message, self.method.picks) * len(ids)
+        up, down = payload(answer.rows) * len(asked), payload(before.message, self.method.picks) * len(asked)
         stopped = t < self.plan.rounds and self.stops(after)
-        return Round(t, seconds, answer.samples, up, down, sorted(answer.absent), scores, stopped), after
+        return Round(t, seconds, answer.samples, up, down, {**failing, **answer.absent}, scores, stopped), after
 
     def cohort(self, ids: Tensor, round: int) -> Cohort:
         """Clients whose replies the server takes, weighted by their train samples."""
@@ -213,6 +217,18 @@ class Loop:
     def stops(self, after: Snapshot) -> bool:
         """Whether patience has run out."""
         return self.plan.patience is not None and after.best is not None and after.best.waited >= self.plan.patience
+
+
+def finite_greeting(greeting: Greeting) -> Greeting:
+    """The greeting, with zeros from a client whose own is not finite: it is like nobody, and stops nobody."""
+    rows = dict(greeting.rows)
+    for name, x in rows.items():
+        bad = ~lengths(x).isfinite() if x.is_floating_point() else torch.zeros(len(x), dtype=torch.bool)
+        if bool(bad.any()):
+            who = bad.nonzero()[:, 0].tolist()
+            logger.warning("greeting: clients %s sent NaN or infinity as '%s', which counts as zeros", who, name)
+            rows[name] = x.clone().index_fill_(0, bad.nonzero()[:, 0].to(x.device), 0.0)
+    return greeting._replace(rows=rows)
 
 
 def warn_of_absent(answer: Answer, round: int) -> None:

@@ -13,10 +13,12 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
 
-from fairlead.core import InputError, Training, nearest, require
+from fairlead.attacks import Attack
+from fairlead.core import InputError, RunError, Training, nearest, require
 from fairlead.core.device import find_device
+from fairlead.core.faults import Faults
 from fairlead.data import Scenario, owner_column, scenario
 from fairlead.data.files import table_files
 from fairlead.data.sources import EXAMPLES
@@ -121,6 +123,8 @@ class Settings(BaseModel):
     device: Literal["auto", "cpu", "cuda", "mps"] | None = Field(
         None, description="cpu unless you say otherwise; auto is a GPU where there is one."
     )
+    faults: str | None = Field(None, description="Clients that fail on purpose, e.g. dropout=0.1,crash=0.1@20.")
+    attack: str | None = Field(None, description="Hostile clients on purpose, KIND:SHARE, e.g. sign-flip:0.17.")
     set: dict[str, dict[str, Any]] | None = Field(None, description="Options of methods and stages.")
 
 
@@ -146,7 +150,16 @@ class Experiment:
     effort: Effort | None = None  # how hard step size and rounds are searched for; None: they are as given here
     folds: int | None = None  # None: several for a small table, else one
     metric: str | None = None  # None: chosen for the target
+    faults: str = ""  # clients that fail on purpose, see `core.faults`; LOCAL is trained without
+    attack: str = ""  # hostile clients, see `attacks`; LOCAL is trained without
     device: str = "cpu"  # where models, samples and messages live
+
+    def alone(self) -> Experiment:
+        """The experiment of a client that trains alone: nobody is unseen to it, fails it or attacks it.
+
+        A newcomer's control so has its full time.
+        """
+        return replace(self, unseen=0.0, faults="", attack="")
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, for a file."""
@@ -156,13 +169,34 @@ class Experiment:
         return dict(json.loads(json.dumps(plain)))
 
     @staticmethod
-    def from_json(plain: dict[str, Any]) -> Experiment:
-        """Back from a file."""
-        rest = {k: v for k, v in plain.items() if k not in ("scenario", "training", "effort")}
-        tried = plain.get("effort")
-        effort = None if tried is None else Effort(**tried | {"rates": tuple(tried["rates"])})
-        scenario, training = Scenario(**plain["scenario"]), Training(**plain["training"])
-        return Experiment(scenario=scenario, training=training, effort=effort, **rest)
+    def from_json(plain: object, path: Path) -> Experiment:
+        """Back from the file at that path; what does not fit is said in one sentence."""
+        _check_fields(plain, Experiment, path, "experiment")
+        assert isinstance(plain, dict)
+        for key, kind in (("scenario", Scenario), ("training", Training), ("effort", Effort)):
+            if plain.get(key) is not None:
+                _check_fields(plain[key], kind, path, f"experiment.{key}")
+        try:
+            return TypeAdapter(Experiment).validate_python(plain)
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(str(part) for part in ("experiment", *first["loc"]))
+            raise RunError(f"{path}: {where}: {first['msg']}; {DAMAGED}") from error
+
+
+DAMAGED = "restore the file, or train anew with --fresh"
+
+
+def _check_fields(plain: object, kind: type, path: Path, where: str) -> None:
+    """Refuse what is no mapping, and fields that this version does not have."""
+    if not isinstance(plain, dict):
+        raise RunError(f"{path}: {where} is a {type(plain).__name__}, expected settings by name; {DAMAGED}")
+    unknown = sorted(map(str, plain.keys() - {f.name for f in fields(kind)}))
+    if unknown:
+        raise RunError(
+            f"{path}: {where} has {', '.join(unknown)[:200]}, which this version does not know; use the version of "
+            f"fairlead that wrote it, or {DAMAGED}"
+        )
 
 
 def check(values: dict[str, Any]) -> Settings:
@@ -224,6 +258,9 @@ def resolve(settings: Settings, own: str | None = None) -> Experiment:
     require(0 <= unseen < 1, f"unseen must be a share in [0, 1), got {unseen:g}; 0 lets everybody train")
     require(newcomer_epochs >= 1, f"newcomer_epochs must be >= 1, got {newcomer_epochs}")
     _refuse_idle(given, chosen, training, unseen, own)
+    Faults.of(settings.faults or "")
+    if settings.attack is not None:
+        Attack.of(settings.attack)
     for key in ("folds", "metric"):
         require(effort is not None or key not in given, f"{key} has no effect here: it needs --effort, say standard")
     return Experiment(
@@ -243,6 +280,8 @@ def resolve(settings: Settings, own: str | None = None) -> Experiment:
         effort=effort,
         folds=settings.folds,
         metric=settings.metric,
+        faults=settings.faults or "",
+        attack=settings.attack or "",
         device=find_device(settings.device or "cpu").type,
     )
 

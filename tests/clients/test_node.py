@@ -86,7 +86,8 @@ def same(a: Happened, b: Happened) -> None:
     """All that was reported, and the server's state and message, bit for bit."""
     assert len(a) == len(b) > 0
     for (one, now), (other, then) in zip(a, b, strict=True):
-        assert one._replace(seconds=0, scores=[]) == other._replace(seconds=0, scores=[])
+        assert one._replace(seconds=0, scores=[], absent={}) == other._replace(seconds=0, scores=[], absent={})
+        assert one.absent.keys() == other.absent.keys()
         assert len(one.scores) == len(other.scores)
         for x, y in zip(one.scores, other.scores, strict=True):
             assert (x.model, x.split) == (y.model, y.split)
@@ -187,7 +188,7 @@ def test_a_client_without_a_sound_answer_is_as_if_it_had_not_been_asked(name: st
         return came
 
     found = go(name, remote(send), plan)
-    assert [r.dropped for r, _ in found] == [[], [1], [], []]
+    assert [list(r.absent) for r, _ in found] == [[], [1], [], []]
     same(found, go(name, Absent(FEDERATION, TRAINING, engine("loop")), plan))
 
 
@@ -210,7 +211,7 @@ def test_a_round_is_one_exchange_and_who_misses_it_misses_that_round_alone(tmp_p
     everybody = [0, 1, 2]
     scores = [("score", t, everybody) for t in range(1, 5)]
     assert asked == [("greet", 0, everybody), ("train", 1, everybody), *scores]
-    assert [r.dropped for r, _ in found] == [[], [], [1], []]
+    assert [list(r.absent) for r, _ in found] == [[], [], [1], []]
     assert noticed == [(1, "score", 2, "node is gone")]
     accuracies = [r.scores[0].values["accuracy"].isnan().tolist() for r, _ in found]
     assert accuracies[1] == [False, True, False]

@@ -129,7 +129,7 @@ def test_a_client_that_diverges_harms_nobody_else(case: Case) -> None:
     """Not even those stacked with it."""
     sick = 1
     result = run(case.name, data=broken(FEDERATION, sick), on="vectorised")
-    assert [r.dropped for r in result.records] == [[sick]] * ROUNDS
+    assert [list(r.absent) for r in result.records] == [[sick]] * ROUNDS
     healthy = [k for k in range(len(SIZES)) if k != sick]
     assert bool(result.models[healthy].isfinite().all())
     assert bool((result.models[healthy] != result.initial).any(1).all())

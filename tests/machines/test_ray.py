@@ -84,7 +84,7 @@ def go(name: str, clients: Clients, plan: Plan = PLAN, snapshot: Any = None) -> 
 def same(a: list[Any], b: list[Any]) -> None:
     assert len(a) == len(b) > 0
     for (one, now), (other, then) in zip(a, b, strict=True):
-        assert (one.round, one.samples, one.dropped) == (other.round, other.samples, other.dropped)
+        assert (one.round, one.samples, one.absent) == (other.round, other.samples, other.absent)
         assert (one.bytes_up, one.bytes_down) == (other.bytes_up, other.bytes_down)
         for x, y in zip(one.scores, other.scores, strict=True):
             torch.testing.assert_close(x.values["loss"], y.values["loss"], rtol=1e-4, atol=1e-5)

@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from fairlead.comparison.findings import Answers, Finding, Findings, Kind, Way, find
 from fairlead.metrics import METRICS
+from fairlead.runs.files import append_part
 
 METHODS = ("local", "fedavg", "fedrep", "fedrep+confree", "ditto", "fedora")
 ROWS = 200
@@ -138,6 +137,5 @@ def make_folder(folder: Path, summary: Any) -> Path:
                 "n": np.full(2 * rising.size, 50),
             }
             run = folder / "runs" / f"{name}-seed{seed}"
-            run.mkdir(parents=True, exist_ok=True)
-            pq.write_table(pa.table(columns), run / "records.parquet")
+            append_part(run / "records.parquet", int(rounds[-1]), columns)
     return folder

@@ -1,5 +1,6 @@
 import json
 import re
+import shutil
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from report_folders import make_folder, make_summary
 from fairlead.core.errors import RunError
 from fairlead.report import caption, headline, write_page
 from fairlead.report.tables import VERDICTS, percent
+from fairlead.runs.files import append_part
 
 
 class Tags(HTMLParser):
@@ -202,16 +204,16 @@ def test_a_summary_that_is_no_json_object_is_refused(tmp_path: Path, text: str) 
 
 
 def test_missing_damaged_or_foreign_records_are_refused(folder: Path) -> None:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     path = folder / "runs" / "ditto-seed1" / "records.parquet"
-    pq.write_table(pa.table({"round": [1]}), path)
+    (part,) = path.iterdir()
+    whole = part.read_bytes()
+    part.write_bytes(whole[:-9] + b"x" + whole[-8:])
+    with pytest.raises(RunError, match="does not fit its checksum"):
+        write_page(folder)
+    part.unlink()
+    append_part(path, 1, {"round": [1]})
     with pytest.raises(RunError, match=r"the columns client, split, .* are missing"):
         write_page(folder)
-    path.write_bytes(b"not parquet")
-    with pytest.raises(RunError, match="not readable as parquet"):
-        write_page(folder)
-    path.unlink()
+    shutil.rmtree(path)
     with pytest.raises(RunError, match="the records of ditto with seed 1"):
         write_page(folder)

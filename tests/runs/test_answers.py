@@ -16,7 +16,7 @@ import fairlead
 from fairlead.core import Method
 from fairlead.data import from_tensors
 from fairlead.runs import identity
-from fairlead.runs.files import read_table
+from fairlead.runs.files import read_parts
 from fairlead.runs.run import finished
 
 SMALL: dict[str, Any] = {"clients": 3, "rounds": 2, "engine": "loop", "model": "logistic"}
@@ -240,7 +240,7 @@ def curves(folder: Path, run: str) -> tuple[dict[str, list[Any]], dict[str, torc
     from safetensors.torch import load_file
 
     here = folder / "runs" / run
-    return read_table(here / "records.parquet"), load_file(here / "checkpoint.safetensors")
+    return read_parts(here / "records.parquet").to_pydict(), load_file(here / "checkpoint.safetensors")
 
 
 @pytest.mark.parametrize("rounds", [1, 4, 5])

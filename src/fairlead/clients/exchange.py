@@ -19,6 +19,7 @@ from fairlead.core.plan import Plan
 from fairlead.core.task import SplitName, Task
 from fairlead.core.training import Training
 from fairlead.core.types import Method, Named
+from fairlead.functional.robust import far_out
 
 NOT_FINITE = "update is NaN or infinite; try a smaller lr"
 
@@ -98,15 +99,38 @@ def gradient_samples(training: Training, sizes: Tensor) -> int:
     return int(sizes.sum()) * training.epochs
 
 
-def finite(rows: list[Tensor], count: int) -> Tensor:
-    """Which clients' rows hold no NaN and no infinity, (C,)."""
-    sound = torch.ones(count, dtype=torch.bool)
-    for x in {id(x): x for x in rows}.values():  # what is both kept and sent is looked at once
-        flat = x.flatten(1)
-        sums = by_columns(partial(_sums, flat), flat)
-        sound &= on_host(torch.stack(sums).sum(0).isfinite())
-    return sound
+def lengths(rows: Tensor) -> Tensor:
+    """The Euclidean length of each client's row, (C,); not finite where the row is not, or its square overflows."""
+    flat = rows.flatten(1)
+    each = by_columns(partial(_lengths, flat), flat)
+    length: Tensor = torch.linalg.vector_norm(torch.stack(each), dim=0)
+    return on_host(length)
 
 
-def _sums(flat: Tensor, some: slice) -> Tensor:
-    return flat[:, some].sum(1)
+def _lengths(flat: Tensor, some: slice) -> Tensor:
+    length: Tensor = torch.linalg.vector_norm(flat[:, some], dim=1)
+    return length
+
+
+MODELS = ("w", "theta")  # what methods call a reply that is a model or its change, whatever the message calls it
+
+
+def unsound(ids: Tensor, states: Named, replies: Named, message: Named) -> dict[int, str]:
+    """Whose rows the server must not use, and why: numbers that are not finite, or far outside what the others send.
+
+    Finite must be states and replies. Lengths are compared of replies that are models, parts of them or their changes:
+    those that the message has too, and `MODELS`. Counts and other measures of a client's data may differ by any factor.
+    """
+    found = {id(x): lengths(x) for x in (*states.values(), *replies.values()) if x.is_floating_point()}
+    sound = torch.ones(len(ids), dtype=torch.bool)
+    for length in found.values():  # what is both kept and sent is looked at once
+        sound &= length.isfinite()
+    absent = dict.fromkeys(ids[~sound].tolist(), NOT_FINITE)
+    for name, x in replies.items():
+        if x.is_floating_point() and (name in message or name in MODELS):
+            length = found[id(x)].where(sound, 0.0)
+            for i in far_out(length, sound).nonzero()[:, 0].tolist():
+                times = float(length[i] / length[length > 0].median())
+                why = f"reply is far outside what the others send ('{name}' is {times:.0e} times as long as usual)"
+                absent.setdefault(int(ids[i]), why)
+    return absent

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from fairlead.clients.door import Answer, Greeting, Saved
-from fairlead.clients.exchange import NOT_FINITE, Exchange, finite, first_state, gradient_samples, outputs
+from fairlead.clients.exchange import Exchange, first_state, gradient_samples, outputs, unsound
 from fairlead.clients.pool import Engine, Pool, Work
 from fairlead.clients.states import States, StateStore
 from fairlead.core.device import on_host, to_host
-from fairlead.core.errors import InputError, require
+from fairlead.core.errors import InputError, RunError, require
 from fairlead.core.fast.machine import threads
 from fairlead.core.layout import Layout
 from fairlead.core.plan import Plan
@@ -64,6 +64,7 @@ class InProcess:
         splits: tuple[SplitName, ...] = ("validation", "test") if self._here.validated else ("test",)
         keeps = _bytes(self.count, layout.size) <= MODELS_BYTES
         self._exchange = Exchange(method, plan, splits, keeps)
+        self._size = layout.size
         self._block = max(1, BLOCK_BYTES // (4 * layout.size))
         self.close()
         samples = self._federation.to(layout.device)
@@ -85,12 +86,12 @@ class InProcess:
         return Greeting(samples, self._ask(self._exchange.greet, self._here.ids, 0, {}, {})[1])
 
     def train(self, ids: Tensor, round: int, message: Named) -> Answer:
-        """A round of these clients; one whose numbers are not finite keeps its old state and its reply goes nowhere."""
+        """A round of these clients; one whose answer is not sound keeps its old state and its reply goes nowhere."""
         with threads(1):  # the workers have the cores; OpenMP's threads would wait for more, in a loop, on them
             states, replies = self._ask(self._exchange.train, ids, round, self._states.get(ids), message)
-            sound = finite([*states.values(), *replies.values()], len(ids))
-            absent = dict.fromkeys(ids[~sound].tolist(), NOT_FINITE)
+            absent = unsound(ids, states, replies, message)
             if absent:
+                sound = torch.tensor([k not in absent for k in ids.tolist()])
                 ids, states, replies = ids[sound], _rows(states, sound), _rows(replies, sound)
             if len(ids):
                 self._states.put(ids, states)
@@ -144,9 +145,12 @@ class InProcess:
         return lambda: {f"state.{n}": x for n, x in states().items()} | ({} if kept is None else {KEPT: kept})
 
     def load(self, saved: Named, round: int, message: Named) -> None:
-        """Take back what `save` gave."""
+        """Take back what `save` gave; anything else is refused."""
+        kept, wanted = saved.get(KEPT), (self.count, self._size)
+        if kept is not None and tuple(kept.shape) != wanted:
+            raise RunError(f"a checkpoint's models are {tuple(kept.shape)}, expected {wanted}; train the run anew")
         self._states.load({n.removeprefix("state."): x for n, x in saved.items() if n.startswith("state.")})
-        self._kept, self._last = saved.get(KEPT), (round, message)
+        self._kept, self._last = kept, (round, message)
 
     def close(self) -> None:
         """End the worker threads."""

@@ -16,7 +16,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from fairlead.clients.exchange import NOT_FINITE, Exchange, finite, first_state, outputs, wrapped
+from fairlead.clients.exchange import Exchange, first_state, outputs, unsound, wrapped
 from fairlead.clients.pool import Work, engine
 from fairlead.clients.wire import AHEAD, Ask, Reply, pack, pack_reply, unpack_ask
 from fairlead.core.errors import FairleadError, RunError, require
@@ -107,8 +107,9 @@ class Node:
 
     def _train(self, ask: Ask, message: Named) -> Reply:
         state, reply = self._do(self._exchange.train, ask.round, self._state(ask, ask.base), message)
-        if not bool(finite([*state.values(), *reply.values()], 1)):
-            return Reply(ask, {}, NOT_FINITE)
+        bad = unsound(torch.tensor([self._client]), state, reply, {})
+        if bad:
+            return Reply(ask, {}, bad[self._client])
         self._write(ask, "state", ask.round, state, {ask.base, ask.round, *ask.states})
         return Reply(ask, reply)
 
@@ -117,7 +118,7 @@ class Node:
         state = self._state(ask, ask.base)
         for round in ask.alone:
             after, _ = self._do(self._exchange.train, round, state, {})
-            state = after if bool(finite(list(after.values()), 1)) else state
+            state = state if unsound(torch.tensor([self._client]), after, {}, {}) else after
         if ask.alone:
             self._write(ask, "state", ask.alone[-1], state, {ask.base, ask.alone[-1], *ask.states})
         return state

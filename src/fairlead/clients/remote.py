@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from fairlead.clients.door import Answer, Greeting, Saved
-from fairlead.clients.exchange import NOT_FINITE, Exchange, finite, first_state, gradient_samples, outputs
+from fairlead.clients.exchange import Exchange, first_state, gradient_samples, outputs, unsound
 from fairlead.clients.node import SPLITS
 from fairlead.clients.pool import Pool, Work, engine
 from fairlead.clients.wire import AHEAD, Ask, Reply, pack_ask, row_for, unpack_reply
@@ -103,10 +103,11 @@ class Remote:
             more = self._ask(Ask(self._run, "train", round), others, message, wanted)
             came = Came(came.sound | more.sound, came.absent | more.absent)
         answer = came.answer(wanted)
-        sound = finite(list(answer.rows.values()), len(answer.ids))
-        absent = dict(answer.absent) | dict.fromkeys(answer.ids[~sound].tolist(), NOT_FINITE)
-        for k in answer.ids[~sound].tolist():
-            self._notice(k, Ask(self._run, "train", round), NOT_FINITE)
+        bad = unsound(answer.ids, {}, answer.rows, message)
+        absent = dict(answer.absent) | bad
+        for k, why in bad.items():
+            self._notice(k, Ask(self._run, "train", round), why)
+        sound = torch.tensor([k not in bad for k in answer.ids.tolist()], dtype=torch.bool)
         ids, rows = answer.ids[sound], {n: x[sound] for n, x in answer.rows.items()}
         self._base = self._base.index_fill(0, ids, round)
         return Answer(ids, rows, absent, samples(self.samples["train"][ids]))

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from fairlead.clients.door import Saved
+from fairlead.core.errors import RunError
 from fairlead.core.types import Named
 
 
@@ -72,8 +73,16 @@ class States:
         return named
 
     def load(self, saved: Named) -> None:
-        """Take back what `save` gave."""
-        self.put(saved["ids"], {n.removeprefix("row."): x for n, x in saved.items() if n != "ids"})
+        """Take back what `save` gave; anything else is refused."""
+        ids, rows = saved.get("ids"), {n.removeprefix("row."): x for n, x in saved.items() if n != "ids"}
+        if ids is None:
+            raise RunError("a checkpoint without the clients' states cannot be gone on from; train the run anew")
+        check_ids(ids, self.clients)
+        wanted = {n: (len(ids), *x.shape[1:]) for n, x in self.first.items()} if len(ids) else {}
+        found = {n: tuple(x.shape) for n, x in rows.items()}
+        if found != wanted:
+            raise RunError(f"a checkpoint's states are {found}, expected {wanted}; train the run anew with --fresh")
+        self.put(ids, rows)
 
     def _apart(self) -> list[Named | None]:
         """Each client's own row, in a new list."""
@@ -81,6 +90,13 @@ class States:
             return list(self._rows)
         names, columns = list(self._all), [x.unbind() for x in self._all.values()]
         return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+
+
+def check_ids(ids: Tensor, clients: int) -> None:
+    """Refuse ids from a file that are not of different clients, ascending."""
+    whole = ids.ndim == 1 and ids.dtype == torch.int64
+    if not whole or bool((ids.diff() <= 0).any()) or (len(ids) and not 0 <= int(ids[0]) <= int(ids[-1]) < clients):
+        raise RunError(f"a checkpoint names other clients than 0 to {clients - 1}, ascending; train the run anew")
 
 
 def _stack(rows: list[Named]) -> Named:

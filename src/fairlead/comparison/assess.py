@@ -30,6 +30,7 @@ from fairlead.catalogue import Entry, decision
 from fairlead.clients import Engine
 from fairlead.comparison.decisions import Voice, deploy, in_parts, read_decision
 from fairlead.comparison.findings import LEVEL, Answers, Array, Finding, Findings, Way, mean
+from fairlead.comparison.remarks import remarks
 from fairlead.comparison.yardsticks import Yardstick, pooled, yardsticks
 from fairlead.core import Federation, NeedsValidationError, Split
 from fairlead.effort import Choice, Curve, Effort, search
@@ -71,10 +72,9 @@ class Bench:
         """A run of the method, its step size and rounds still open."""
         # A federation is looked at once, however many runs it is for.
         material = self._materials.setdefault(id(federation), Material(self.experiment, federation, self.factory))
-        # Nobody is unseen to a client that trains alone.
-        unseen = 0.0 if name == "local" else self.experiment.unseen
+        asked = self.experiment.alone() if name == "local" else self.experiment
         # How a run was found is no part of it: with more effort, or in another comparison, it is the same run.
-        e = dataclasses.replace(self.experiment, unseen=unseen, effort=None, folds=None, metric=None)
+        e = dataclasses.replace(asked, effort=None, folds=None, metric=None)
         folder = self.folder / "runs" / place / name
         return material.job(Run(folder, name, self.entries[name], e, seed), self.engine)
 
@@ -277,7 +277,7 @@ def _notes(runs: Sequence[Trained], effort: Effort) -> list[str]:
         said.append(f"still improving after {effort.rounds} rounds{folds}: a longer training may change the verdict")
     if not all(run.refitted for run in runs):
         said.append("needs its validation rows while it trains, so it learned from fewer rows than the others")
-    return said
+    return said + remarks([job for run in runs for job in run.final], searched=True)
 
 
 def _answers(job: Job, fold: Fold, repeat: int, metric: Metric, chosen_in: Job) -> Answers:

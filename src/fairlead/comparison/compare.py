@@ -11,12 +11,14 @@ import dataclasses
 import shutil
 import tempfile
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, cast
 
 import pandas as pd
+from filelock import FileLock, Timeout
 from torch import nn
 
 from fairlead.catalogue import Entry, decision
@@ -37,16 +39,18 @@ from fairlead.comparison.asked import (
 from fairlead.comparison.assess import Bench, Fold, answered, assess, check_folder, owners_of, summarise_assessment
 from fairlead.comparison.decisions import Protocol
 from fairlead.comparison.findings import Findings, Kind, Way, find
+from fairlead.comparison.remarks import remarks
 from fairlead.comparison.summarise import summarise_all
 from fairlead.core import Federation, InputError, Layout, Method, RunError, check_targets, require
+from fairlead.core.files import clear_partial, private_folder
 from fairlead.data import Preparation, Source, survey
 from fairlead.metrics import Metric, default_metric, metric
 from fairlead.metrics.measures import Target
 from fairlead.prediction.predict import BALANCED, Predictor, RawRows, choose_run, load_run
 from fairlead.report import markdown_table
-from fairlead.runs.files import read_json, write_json
+from fairlead.runs.files import read_object, write_json
 from fairlead.runs.material import Factory, Material, engine_in
-from fairlead.runs.run import FILES, FILES_TO_USE, Job, Run, deployed, finished, kept_outputs, result
+from fairlead.runs.run import FILES, FILES_TO_USE, TABLES, Job, Run, deployed, finished, kept_outputs, result
 from fairlead.runs.summary import Data, RunSummary, Summary, write_summary
 from fairlead.settings import Experiment, check, resolve, shown
 
@@ -159,16 +163,16 @@ def resume(
     """
     require(folder is not None, "a folder must be a path, got None")
     folder = folder_of(folder) or Path()
-    plan = read_json(folder / "settings.json")
+    plan = read_object(folder / "settings.json")
     if "method" in plan:  # a single run: its comparison is two folders up
         folder = folder.parent.parent
-        plan = read_json(folder / "settings.json")
+        plan = read_object(folder / "settings.json")
     if not {"methods", "seeds", "experiment"} <= plan.keys():
         raise RunError(f"{folder / 'settings.json'} lacks methods, seeds or experiment; expected a comparison's folder")
     loss, measure = own_functions(own)
     require(not own, f"resume takes no '{next(iter(own), '')}'; a comparison goes on with the settings it began with")
     given = {"methods": methods, "model": model, "source": source, "loss": loss, "metric": measure}
-    lacking = [name for name in plan.get("own", []) if given[name] is None]
+    lacking = [name for name, mine in given.items() if mine is None and name in (plan.get("own") or ())]
     if lacking:
         needs = ", ".join(f"{name}=..." for name in lacking)
         raise RunError(
@@ -176,7 +180,7 @@ def resume(
             f"go on from there with fairlead.resume({str(folder)!r}, {needs})"
         )
     check_source(source)
-    experiment = with_loss(Experiment.from_json(plan["experiment"]), loss)
+    experiment = with_loss(Experiment.from_json(plan["experiment"], folder / "settings.json"), loss)
     if rounds is not None:
         experiment = _further(folder, experiment, rounds)
     asked = Asked(methods or plan["methods"], experiment, seeds_of(plan["seeds"]), factory_of(model), source, measure)
@@ -199,6 +203,13 @@ def _compare(
 ) -> Comparison:
     if out is None:
         return _compare_for_now(asked, progress)
+    with alone_in(out):
+        return _compare_here(asked, out, progress, old)
+
+
+def _compare_here(
+    asked: Asked, out: Path, progress: Progress | None, old: Literal["reuse", "extend", "fresh"]
+) -> Comparison:
     experiment = asked.experiment
     entries = entries_of(asked.methods, experiment)
     # All that can be wrong with the input shows here, before the first file is written.
@@ -286,6 +297,35 @@ def _decided(
     }
 
 
+LOCK = ".lock"
+
+
+@contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """Keep other processes out of a comparison's folder; a folder that stays empty is not left behind."""
+    missing = next((f for f in reversed([folder, *folder.parents]) if not f.exists()), None)
+    lock = FileLock(private_folder(folder) / LOCK, timeout=0)
+    try:
+        lock.acquire()
+    except Timeout as error:
+        raise RunError(
+            f"another process is at work on {folder}; wait until it has ended, or choose another --out"
+        ) from error
+    except OSError as error:
+        raise RunError(f"{folder} cannot be written to ({error.strerror or error}); choose another --out") from error
+    try:
+        clear_partial(folder)
+        yield
+    finally:
+        # While the lock is held: another process may be waiting to be the next.
+        if missing is not None and [path.name for path in folder.iterdir()] == [LOCK]:
+            with suppress(OSError):  # somebody may have put a file there just now
+                (folder / LOCK).unlink()
+                for path in [folder, *folder.parents][: len(folder.parts) - len(missing.parts) + 1]:
+                    path.rmdir()
+        lock.release()
+
+
 def _compare_for_now(asked: Asked, progress: Progress | None) -> Comparison:
     """A comparison in a folder that goes with its result."""
     folder = Path(tempfile.mkdtemp(prefix="fairlead-"))
@@ -299,8 +339,8 @@ def _compare_for_now(asked: Asked, progress: Progress | None) -> Comparison:
 
 
 def _run(out: Path, name: str, entry: Entry, experiment: Experiment, seed: int) -> Run:
-    """A method with a seed. Nobody is unseen to a client that trains alone: a newcomer's control has its full time."""
-    experiment = dataclasses.replace(experiment, unseen=0.0) if name == CONTROL else experiment
+    """A method with a seed; the control is trained alone."""
+    experiment = experiment.alone() if name == CONTROL else experiment
     return Run(out / "runs" / f"{name}-seed{seed}", name, entry, experiment, seed)
 
 
@@ -393,7 +433,7 @@ def _findings(
     def way(name: str, title: str, kind: Kind) -> Way:
         runs = [jobs[name, seed] for seed in seeds]
         found = [answered(job.federation, job.federation.test, kept_outputs(job, "test")) for job in runs]
-        return Way(name, title, kind, [dataclasses.replace(a, repeat=i) for i, a in enumerate(found)], [])
+        return Way(name, title, kind, [dataclasses.replace(a, repeat=i) for i, a in enumerate(found)], remarks(runs))
 
     ways = [way(CONTROL, CONTROL, "alone")]
     if (FULLER, seeds[0]) in jobs:
@@ -436,9 +476,13 @@ def clear(folder: Path) -> None:
     """Delete a comparison's own files, and nothing else that may lie in its folder."""
     for settings in sorted(folder.glob("runs/**/settings.json")):
         run = settings.parent
-        for path in [run / name for name in (*FILES, *FILES_TO_USE)] + sorted(run.glob("states/*.safetensors")):
+        grown = [part for name in TABLES for part in sorted(run.glob(f"{name}/*.parquet"))]
+        for path in [run / name for name in (*FILES, *FILES_TO_USE)] + grown + sorted(run.glob("states/*.safetensors")):
             path.unlink(missing_ok=True)
-        for emptied in (run / "states", run):
+        for name in TABLES:
+            if (run / name).is_file():  # of an earlier version
+                (run / name).unlink()
+        for emptied in (run / "states", *(run / name for name in TABLES), run):
             if emptied.is_dir() and not any(emptied.iterdir()):
                 emptied.rmdir()
     for lock in folder.glob("runs/**/locks/*"):

@@ -33,8 +33,9 @@ from fairlead.rounds import Best, Snapshot, federate
 from fairlead.runs.checkpoint import load_snapshot, save_snapshot
 from fairlead.runs.deployment import FILE as DEPLOYMENT
 from fairlead.runs.deployment import describe
-from fairlead.runs.files import read_json, write_json, write_table
+from fairlead.runs.files import append_part, read_json, write_json
 from fairlead.runs.material import Material
+from fairlead.runs.records import go_back
 from fairlead.runs.run import DECISION, Job, Progress, Run, kept_outputs, on_device, result
 from fairlead.runs.summary import RunSummary, read_run_summary, write_run_summary
 
@@ -127,7 +128,8 @@ def deploy(
         write_json(job.folder / DEPLOYMENT, used.to_json())
         write_json(job.folder / DECISION, told(job, voices, decision, metric, weigh))
         summary = summarise(job, voices, cost)
-        write_table(job.folder / "records.parquet", records(summary))
+        go_back(job.folder / "records.parquet", 0)
+        append_part(job.folder / "records.parquet", last.round, records(summary))
         write_run_summary(job.folder, summary)
 
     return result(job, by=make, extend=extend)

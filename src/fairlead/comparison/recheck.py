@@ -27,7 +27,7 @@ from fairlead.data.sources import files_of
 from fairlead.metrics import metric
 from fairlead.prediction.predict import load_run
 from fairlead.runs.deployment import Deployment, read_deployment
-from fairlead.runs.files import read_json
+from fairlead.runs.files import read_object
 from fairlead.runs.identity import fingerprint
 from fairlead.runs.run import Job, kept_outputs
 from fairlead.runs.summary import Entry, read_summary
@@ -58,10 +58,10 @@ class Rechecked(NamedTuple):
 
 def recheck(folder: Path, data: Path | str | None = None) -> Rechecked:
     """Score all methods of a comparison on a table again; `data` is where the table lies now, if elsewhere."""
-    plan, summary = read_json(folder / "settings.json"), read_summary(folder)
+    plan, summary = read_object(folder / "settings.json"), read_summary(folder)
     if plan.get("own"):
         raise InputError(f"{folder} was made with {' and '.join(plan['own'])} of your own program, which is in no file")
-    experiment = Experiment.from_json(plan["experiment"])
+    experiment = Experiment.from_json(plan.get("experiment"), folder / "settings.json")
     scenario = experiment.scenario if data is None else dataclasses.replace(experiment.scenario, data=str(data))
     source = scenario.load(experiment.data_dir)
     if source.table is None:
@@ -99,7 +99,7 @@ class _Divisions:
 
     def of(self, run: Path, fold: int, count: int) -> Federation:
         """The division that made the run, by its fingerprint: with or without validation rows."""
-        wanted = read_json(run / "settings.json")["identity"]["data"]
+        wanted = read_object(run / "settings.json")["identity"]["data"]
         for refit in (True, False):
             if (fold, refit) not in self._built:
                 folds = None if count == 1 else (fold, count)
@@ -132,8 +132,8 @@ def _apart(run: Path, deployment: Deployment, samples: list[Tensor], outputs: li
 
 def _job(run: Path, deployment: Deployment, federation: Federation) -> Job:
     """The run as it was trained, on the given rows."""
-    settings = read_json(run / "settings.json")
-    experiment = Experiment.from_json(settings["experiment"])
+    settings = read_object(run / "settings.json")
+    experiment = Experiment.from_json(settings.get("experiment"), run / "settings.json")
     name = settings["method"]
     return Job(
         folder=run,

@@ -1,4 +1,4 @@
-"""Files that are never half written."""
+"""Files that are never half written, in folders that are nobody else's business."""
 
 from __future__ import annotations
 
@@ -6,15 +6,60 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+from safetensors import SafetensorError
 
-def atomically(path: Path, write: Callable[[Path], object]) -> None:
-    """Write beside the file, flush to the disk, then swap: a reader sees the old file or the new one, whole."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.partial")  # always the same, so that a kill leaves nothing for good
+from fairlead.core.errors import RunError
+
+PARTIAL = ".partial"  # how the name of a file ends that is being written
+
+
+def private_folder(folder: Path) -> Path:
+    """The folder, made where it is missing; a new one is readable by its owner alone."""
     try:
-        write(temporary)
-        with temporary.open("rb+") as file:
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunError(f"{folder} cannot be made a folder ({_reason(error)}); {ELSEWHERE}") from error
+    return folder
+
+
+def atomically(path: Path, write: Callable[[Path], object], *, flush: bool = True) -> None:
+    """Write beside the file, flush to the disk, then swap: a reader sees the old file or the new one, whole.
+
+    The name beside it has the number of this process, so that two processes never write to the same file. What a killed
+    process left there goes with `clear_partial`.
+    """
+    private_folder(path.parent)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}{PARTIAL}")
+    try:
         temporary.unlink(missing_ok=True)
+        # Made here and never followed: a link that somebody planted would lead the writing elsewhere.
+        os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+        write(temporary)
+        if flush:
+            with temporary.open("rb+") as file:
+                os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except (OSError, SafetensorError) as error:
+        raise RunError(f"{path} cannot be written ({_reason(error)}); {ELSEWHERE}") from error
+    finally:
+        _remove(temporary)
+
+
+ELSEWHERE = "make room or give leave to write there, or choose another --out; a run goes on from its last checkpoint"
+
+
+def clear_partial(folder: Path) -> None:
+    """Delete what killed processes had begun to write in a folder that nobody else writes to now."""
+    for path in folder.glob(f".*{PARTIAL}"):
+        _remove(path)
+
+
+def _remove(path: Path) -> None:
+    try:
+        path.unlink(missing_ok=True)
+    except OSError:  # in a folder that has become read-only, say: what matters was said by then
+        return
+
+
+def _reason(error: Exception) -> str:
+    return str(getattr(error, "strerror", None) or error).replace("\n", " ")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from fairlead.core.errors import require
+from fairlead.core.faults import Faults
 
 SELECT = ("validation", "loss", "last")
 
@@ -29,6 +30,7 @@ class Plan:
     newcomer_epochs: int = 5  # that a newcomer trains on its own data
     patience: int | None = None  # evaluations without a lower mean validation loss until training stops; None: never
     seed: int = 0
+    faults: Faults = field(default_factory=Faults)  # clients that fail on purpose
 
     def __post_init__(self) -> None:
         require(self.rounds >= 1, f"rounds must be >= 1, got {self.rounds}")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -39,6 +41,33 @@ def trimmed_mean(updates: Tensor, share: float = 0.1) -> Tensor:
     m = len(updates)
     cut = int(share * m)
     return updates.sort(0).values[cut : m - cut].mean(0)
+
+
+# Far outside: beyond so many times the usual length, and so many robust deviations of the lengths' logarithms.
+FAR_TIMES = 100.0
+FAR_DEVIATIONS = 6.0
+FEWEST = 5  # lengths among which one can be called unusual
+
+
+def far_out(lengths: Tensor, known: Tensor | None = None) -> Tensor:
+    """Which of the lengths (m,) are far above what is usual among them, (m,) true for those.
+
+    Usual is the median; deviations are of the logarithms, by their median (1.4826 MAD), so that up to half of the
+    lengths can be anything. Of fewer than five nothing can be said, and a short one is never far out. `known` (m,)
+    leaves out those that do not count.
+
+    >>> far_out(torch.tensor([1.0, 2.0, 0.5, 40.0, 1e6])).tolist()
+    [False, False, False, False, True]
+    >>> far_out(torch.tensor([1.0, 2.0, 1e6])).tolist()
+    [False, False, False]
+    """
+    counts = (lengths > 0) if known is None else (lengths > 0) & known
+    if int(counts.sum()) < FEWEST:
+        return torch.zeros_like(lengths, dtype=torch.bool)
+    logs = lengths.double().log()
+    usual = logs[counts].median()
+    deviation = 1.4826 * (logs[counts] - usual).abs().median()
+    return counts & (logs - usual > torch.clamp(FAR_DEVIATIONS * deviation, min=math.log(FAR_TIMES)))
 
 
 def krum(updates: Tensor, byzantine: int, keep: int = 1) -> Tensor:

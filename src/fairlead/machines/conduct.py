@@ -30,8 +30,8 @@ from fairlead.machines.site import AGREED, VERSION, run_name
 from fairlead.machines.study import Study
 from fairlead.rounds import federate
 from fairlead.runs.checkpoint import kept_round, load_snapshot, save_snapshot
-from fairlead.runs.files import read_json, read_table, write_json, write_table
-from fairlead.runs.records import Records, Rounds
+from fairlead.runs.files import read_json, read_table, write_json
+from fairlead.runs.records import Records, Rounds, go_back, rows_of
 
 logger = logging.getLogger(__name__)
 
@@ -222,11 +222,13 @@ def train(
     events: list[dict[str, Any]] = read_json(folder / "events.json") if (folder / "events.json").exists() else []
     if checkpoint.exists():
         snapshot = load_snapshot(checkpoint, plan)
-        records = Records(read_table(folder / "records.parquet"), snapshot.round, plan)
-        rounds = Rounds(read_table(folder / "rounds.parquet"), snapshot.round)
         if snapshot.round >= plan.rounds:
             return
         events.append(_event(None, "coordinator", snapshot.round, "went on from its checkpoint"))
+
+    done = 0 if snapshot is None else snapshot.round
+    go_back(folder / "records.parquet", done, plan)
+    go_back(folder / "rounds.parquet", done)
 
     def notice(client: int, ask: Ask, why: str) -> None:
         events.append(_event(ask.what, study.sites[client], ask.round, why))
@@ -239,8 +241,8 @@ def train(
     for round, now in federate(entry.method, remote, module, plan, average=entry.average, snapshot=snapshot):
         records.add(round, counted(remote.samples))
         rounds.add(round)
-        write_table(folder / "records.parquet", records.columns)
-        write_table(folder / "rounds.parquet", rounds.columns)
+        records.save(folder / "records.parquet", round.round)
+        rounds.save(folder / "rounds.parquet", round.round)
         save_snapshot(checkpoint, now)
         if progress:
             progress(run_name(method, seed), round.round, plan.rounds)
@@ -265,8 +267,7 @@ def summary(study: Study, out: Path, kept: Mapping[str, int]) -> dict[str, Any]:
     for method, seed in study.runs:
         run = run_name(method, seed)
         folder = out / "runs" / run
-        rows = list(Records(read_table(folder / "records.parquet"), 2**31).rows())
-        chosen = [r for r in rows if (r["round"], r["split"], r["model"]) == (kept[run], "test", "personal")]
+        chosen = list(rows_of(folder / "records.parquet", round=kept[run], split="test", model="personal"))
         chosen.sort(key=lambda r: r["client"])
         scores = {
             name: {study.sites[r["client"]]: r[name] if np.isfinite(r[name]) else None for r in chosen}

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fairlead.core.errors import RunError
+from fairlead.runs.files import read_parts
 from fairlead.runs.summary import AGAIN, Summary
 
 if TYPE_CHECKING:
@@ -17,18 +18,14 @@ RECORDS = ("round", "client", "split", "model", "accuracy", "loss", "n")
 def read_records(folder: Path, summary: Summary) -> pa.Table:
     """Every run's `records.parquet`, one after another, with the columns `method` and `seed` added."""
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     tables = []
     for method in summary["methods"]:
         for seed, run in zip(summary["settings"]["seeds"], summary["methods"][method]["runs"], strict=True):
             path = Path(folder) / run / "records.parquet"
-            if not path.is_file():
-                raise RunError(f"{path}: no such file, expected the records of {method} with seed {seed}; {AGAIN}")
-            try:
-                table = pq.read_table(path)
-            except (pa.ArrowException, OSError) as error:
-                raise RunError(f"{path}: not readable as parquet, expected the records of a run; {AGAIN}") from error
+            if not path.is_dir():
+                raise RunError(f"{path}: no such folder, expected the records of {method} with seed {seed}; {AGAIN}")
+            table = read_parts(path)
             lacking = [name for name in RECORDS if name not in table.column_names]
             if lacking:
                 expected = ", ".join(RECORDS)

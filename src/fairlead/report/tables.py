@@ -292,7 +292,12 @@ def marks(summary: Summary) -> list[str]:
     said = ["; ".join(["*: the bar", *named]) + "."]
     for way in ways(summary):
         said += [f"†: {way['name']} was {note}." for note in improving(way)]
+        said += [f"{way['name']}: {note}." for note in way["notes"] if any(words in note for words in REMARKS)]
     return said
+
+
+# Notes that the terminal says too: what would change how the numbers are read.
+REMARKS = ("differential privacy", "on purpose", "were left out")
 
 
 def newcomers(summary: Summary) -> list[str]:

@@ -19,7 +19,7 @@ from fairlead.catalogue import check_options, parse
 from fairlead.core import FairleadError
 from fairlead.metrics import summarise
 from fairlead.reproduce.study import Cell, Computed, Entry, Key, Result, Study
-from fairlead.runs.files import read_json, read_table, write_json
+from fairlead.runs.files import read_json, read_parts, write_json
 from fairlead.runs.identity import checkout
 from fairlead.runs.material import Materials
 from fairlead.runs.run import Run, result
@@ -154,8 +154,7 @@ class Workshop:
 
 def _read(folder: Path, experiment: Experiment, result: Result) -> Result:
     """A run's figures: the summary, the curve of mean test accuracy, and the global model's accuracies."""
-    table = read_table(folder / "records.parquet")
-    records = [dict(zip(table, values, strict=True)) for values in zip(*table.values(), strict=True)]
+    records: list[dict[str, Any]] = read_parts(folder / "records.parquet").to_pylist()
     tested = [r for r in records if r["split"] == "test"]
     rounds = sorted({r["round"] for r in tested})
     result["curve"] = [[t, _mean(tested, t, "personal")] for t in rounds]

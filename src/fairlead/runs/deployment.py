@@ -21,7 +21,7 @@ from fairlead.data.columns import as_keys
 from fairlead.data.preparation import EVERYBODY, Preparation
 from fairlead.models import build
 from fairlead.models.networks import MODELS
-from fairlead.runs.files import read_json
+from fairlead.runs.files import read_object
 from fairlead.settings import Experiment
 
 FILE = "deployment.json"
@@ -138,4 +138,8 @@ def read_deployment(run: Path) -> Deployment:
     """What a run's models need, from its folder."""
     if not (run / FILE).exists():
         raise RunError(f"{run / FILE} is missing: the run is unfinished, or an earlier version made it; run it again")
-    return Deployment.from_json(read_json(run / FILE))
+    plain = read_object(run / FILE)
+    try:
+        return Deployment.from_json(plain)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise RunError(f"{run / FILE} is damaged, or of another version ({error!r}); run it again") from error

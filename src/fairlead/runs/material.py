@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from fairlead.attacks import Attack, attacked, poisoned
 from fairlead.clients import ENGINES, RAY, Engine, check_models, choose, engine
 from fairlead.core import FairleadError, Federation, InputError, Layout, check_targets, require
 from fairlead.core.device import find_device, module_on
@@ -50,8 +51,12 @@ class Material:
             beside = sorted(run.folder.parent.glob("*/settings.json"))
             fast = self.engine(run.seed, engine_in(run.folder / "settings.json", *beside))
         plain = {f.name: getattr(run, f.name) for f in fields(Run)}
-        prints = {"data": self.data, "model": made}
-        return Job(**plain, federation=self.federation, module=module, engine=fast, made=prints)
+        prints, federation = {"data": self.data, "model": made}, self.federation
+        if run.experiment.attack:
+            attack = Attack.of(run.experiment.attack)
+            method = attacked(run.entry.method, attack, federation.clients, run.seed)
+            plain["entry"], federation = run.entry._replace(method=method), poisoned(federation, attack, run.seed)
+        return Job(**plain, federation=federation, module=module, engine=fast, made=prints)
 
     def engine(self, seed: int, known: str | None = None) -> Engine:
         """The engine asked for; for "auto" the known one, else the fastest here."""

@@ -1,22 +1,28 @@
-"""Scores and costs of every round, as the columns of tables."""
+"""Scores and costs of every round, as tables that grow by what is new."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+import pyarrow.compute as pc
 import torch
 
-from fairlead.core import Federation, Plan
+from fairlead.core import Federation, Plan, RunError
 from fairlead.rounds import Round
+from fairlead.runs.files import append_part, read_part, table_parts
+
+SCORES = ("round", "client", "split", "model", "accuracy", "loss", "n")
+COSTS = ("round", "seconds", "samples", "bytes_up", "bytes_down", "left_out", "reasons")
 
 
 class Records:
-    """Scores by round and client, as the columns of a table."""
+    """Scores by round and client that are not on the disk yet, as the columns of a table."""
 
-    def __init__(self, columns: dict[str, list[Any]] | None = None, until: int = 0, plan: Plan | None = None) -> None:
-        names = ("round", "client", "split", "model", "accuracy", "loss", "n")
-        self.columns = _until(columns, until, plan) if columns else {n: [] for n in names}
+    def __init__(self) -> None:
+        self.columns: dict[str, list[Any]] = {n: [] for n in SCORES}
 
     def add(self, round: Round, federation: Federation) -> None:
         """Append the scores of a round; a metric that no earlier round had is a new column."""
@@ -31,26 +37,60 @@ class Records:
                 column += new.get(name, [None] * count)
             before += count
 
-    def rows(self) -> Iterator[dict[str, Any]]:
-        """One dict per record."""
-        return (dict(zip(self.columns, values, strict=True)) for values in zip(*self.columns.values(), strict=True))
+    def save(self, folder: Path, round: int) -> None:
+        """Bring what was added to the disk, and begin anew."""
+        if self.columns["round"]:
+            append_part(folder, round, self.columns)
+        self.columns = {n: [] for n in SCORES}
 
 
 class Rounds:
-    """Cost by round, as the columns of a table."""
+    """Cost by round that is not on the disk yet, as the columns of a table."""
 
-    def __init__(self, columns: dict[str, list[Any]] | None = None, until: int = 0) -> None:
-        names = ("round", "seconds", "samples", "bytes_up", "bytes_down", "left_out")
-        self.columns = _until(columns, until) if columns else {n: [] for n in names}
+    def __init__(self) -> None:
+        self.columns: dict[str, list[Any]] = {n: [] for n in COSTS}
 
     def add(self, r: Round) -> None:
-        """Append a round."""
-        values = (r.round, r.seconds, r.samples, r.bytes_up, r.bytes_down, len(r.dropped))
-        for name, value in zip(self.columns, values, strict=True):
+        """Append a round; the reasons are a JSON object of the clients that were left out, each with its own."""
+        reasons = json.dumps({str(k): why for k, why in sorted(r.absent.items())}) if r.absent else ""
+        values = (r.round, r.seconds, r.samples, r.bytes_up, r.bytes_down, len(r.absent), reasons)
+        for name, value in zip(COSTS, values, strict=True):
             self.columns[name].append(value)
 
+    def save(self, folder: Path, round: int) -> None:
+        """Bring what was added to the disk, and begin anew."""
+        if self.columns["round"]:
+            append_part(folder, round, self.columns)
+        self.columns = {n: [] for n in COSTS}
 
-def _until(columns: dict[str, list[Any]], round: int, plan: Plan | None = None) -> dict[str, list[Any]]:
-    """The rows up to a round; without those that were evaluated only because a shorter run ended there."""
-    keep = [i for i, r in enumerate(columns["round"]) if r <= round and (plan is None or plan.evaluated(r))]
-    return {n: [values[i] for i in keep] for n, values in columns.items()}
+
+def rows_of(folder: Path, **wanted: object) -> Iterator[dict[str, Any]]:
+    """The rows of a table that grew which have these values, one dict each, file by file."""
+    for path in table_parts(folder):
+        table = read_part(path)
+        lacking = sorted({"round", *wanted} - set(table.column_names))
+        if lacking:
+            raise RunError(f"{path} has no column {', '.join(lacking)}; train the run anew with --fresh")
+        for name, value in wanted.items():
+            table = table.filter(pc.equal(table[name], value))
+        yield from table.to_pylist()
+
+
+def go_back(folder: Path, round: int, plan: Plan | None = None) -> None:
+    """Forget rows after a round, and rows that were evaluated only because a shorter run ended there.
+
+    A file with rows of both kinds is replaced by one with those that stay. A kill in between leaves both; the next
+    call makes the same file again and deletes the other.
+    """
+    if not folder.is_dir():
+        return
+    for path in table_parts(folder):
+        table = read_part(path)
+        rounds = table["round"].to_pylist()
+        stays = [r <= round and (plan is None or plan.evaluated(r)) for r in rounds]
+        if all(stays):
+            continue
+        if any(stays):
+            kept = table.filter(stays).to_pydict()
+            append_part(folder, max(kept["round"]), kept)
+        path.unlink()

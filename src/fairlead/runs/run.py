@@ -1,8 +1,8 @@
 """A run is a folder: one method, one seed, trained to the end however often it was interrupted.
 
 settings.json           the experiment, the method, the seed, and fingerprints of all that made it
-records.parquet         per round, client, split and model: accuracy, loss, samples
-rounds.parquet          per round: seconds, samples, bytes up and down, clients left out
+records.parquet         per round, client, split and model: accuracy, loss, samples; a folder, each file adds rounds
+rounds.parquet          per round: seconds, samples, bytes up and down, clients left out and why; as records.parquet
 checkpoint.safetensors  what the rest of the run depends on; at the end, the models to deploy
 deployment.json         what it takes to use these models on raw rows
 decision.json           what each client decided to deploy, where that is decided after training
@@ -15,7 +15,7 @@ import copy
 import logging
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
@@ -26,17 +26,19 @@ from filelock import FileLock
 from torch import Tensor, nn
 
 from fairlead.catalogue import Entry, parts_of
-from fairlead.clients import KEPT, RAY, Engine, InProcess, Sharded, States, StateStore, payload, wrapped
-from fairlead.core import Federation, Layout, Named, Plan, RunError
+from fairlead.clients import KEPT, RAY, Clients, Engine, InProcess, Sharded, States, StateStore, payload, wrapped
+from fairlead.core import FairleadError, Federation, Layout, Named, Plan, RunError
 from fairlead.core.device import find_device, module_on
+from fairlead.core.faults import Faults
+from fairlead.core.files import clear_partial, private_folder
 from fairlead.core.task import SplitName
-from fairlead.rounds import Snapshot, federate
+from fairlead.rounds import Round, Snapshot, federate
 from fairlead.runs.checkpoint import kept_round, load_snapshot, save_snapshot
 from fairlead.runs.deployment import FILE as DEPLOYMENT
 from fairlead.runs.deployment import describe
-from fairlead.runs.files import read_json, read_table, write_json, write_table
+from fairlead.runs.files import read_object, read_part, table_parts, write_json
 from fairlead.runs.identity import UNKNOWN, arithmetic, fingerprint, versions
-from fairlead.runs.records import Records, Rounds
+from fairlead.runs.records import Records, Rounds, go_back, rows_of
 from fairlead.runs.statefiles import StateFiles
 from fairlead.runs.summary import RunSummary, read_run_summary, write_run_summary
 from fairlead.settings import Experiment
@@ -45,8 +47,9 @@ logger = logging.getLogger(__name__)
 
 CHECKPOINT_SECONDS = 20.0
 DECISION = "decision.json"
-FILES = ("settings.json", "records.parquet", "rounds.parquet", "checkpoint.safetensors", "summary.json")
+FILES = ("settings.json", "checkpoint.safetensors", "summary.json")
 FILES_TO_USE = (DEPLOYMENT, DECISION)
+TABLES = ("records.parquet", "rounds.parquet")
 MEMORY_BYTES = 2**32  # of states; more live in files
 Progress = Callable[[int], None]  # called with the number of the round just done
 
@@ -64,7 +67,7 @@ class Run:
     def plan(self) -> Plan:
         """The rounds of this run."""
         chosen = {f.name: getattr(self.experiment, f.name) for f in fields(Plan) if hasattr(self.experiment, f.name)}
-        return Plan(**chosen, seed=self.seed)
+        return Plan(**chosen | {"seed": self.seed, "faults": Faults.of(self.experiment.faults)})
 
     @cached_property
     def identity(self) -> dict[str, str]:
@@ -119,13 +122,17 @@ def result(
     waited for. With `extend`, a run of fewer rounds goes on. `by` makes the folder's files in place of a training.
     """
     if not finished(run, extend):
-        lock = run.folder.parent / "locks" / run.folder.name
-        lock.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(lock):
+        private_folder(run.folder)
+        with FileLock(private_folder(run.folder.parent / "locks") / run.folder.name):
+            clear_partial(run.folder)
             if not finished(run, extend):
                 (by or train)(prepare() if prepare else _job(run), progress)
                 if not keep_models:
                     (run.folder / "checkpoint.safetensors").unlink(missing_ok=True)
+    else:
+        for table in (run.folder / name for name in TABLES):
+            for path in table_parts(table) if table.exists() else ():  # a decision has no rounds
+                read_part(path)  # damage shows here, rather than in a figure
     return read_run_summary(run.folder)
 
 
@@ -152,8 +159,8 @@ def check_same(run: Run, ignoring: Sequence[str] = ()) -> None:
     path = run.folder / "settings.json"
     if not path.exists():
         return
-    found = read_json(path)
-    if not isinstance(found, dict) or not isinstance(found.get("experiment"), dict):
+    found = read_object(path)
+    if not isinstance(found.get("experiment"), dict):
         raise RunError(f"{path} has no experiment, expected a run that fairlead wrote; {ANEW}")
     changed = [c for c in _changes(found, run) if c.partition(":")[0] not in ignoring]
     if changed:
@@ -185,7 +192,7 @@ def _changes(found: dict[str, Any], run: Run) -> list[str]:
         before["engine"] = "auto"
     wanted["engine"] = wanted["engine"].partition(":")[0]  # wherever the Ray cluster is
     said = _differences(before, wanted)
-    prints = found.get("identity", {})
+    prints = _mapping(found.get("identity"))
     for part, here in run.identity.items():
         there = str(prints.get(part, USUAL if part == "loss" else f"{UNKNOWN}the folder does not say"))
         opaque = [x.removeprefix(UNKNOWN) for x in (here, there) if x.startswith(UNKNOWN)]
@@ -199,9 +206,13 @@ def _changes(found: dict[str, Any], run: Run) -> list[str]:
 
 def _compared(settings: dict[str, Any]) -> dict[str, Any]:
     experiment = settings["experiment"]
-    scenario = {k: v for k, v in experiment.get("scenario", {}).items() if k != "data"}
+    scenario = {k: v for k, v in _mapping(experiment.get("scenario")).items() if k != "data"}
     of = {k: v for k, v in experiment.items() if k not in UNCOMPARED} | {"scenario": scenario}
     return {"method": settings.get("method"), "seed": settings.get("seed")} | of
+
+
+def _mapping(found: object) -> dict[str, Any]:
+    return found if isinstance(found, dict) else {}
 
 
 def _differences(a: Any, b: Any, path: str = "") -> list[str]:
@@ -215,29 +226,27 @@ def train(job: Job, progress: Progress | None = None) -> None:
     """Train the run to its end, from its last checkpoint if it has one."""
     (job.folder / "summary.json").unlink(missing_ok=True)  # of fewer rounds
     write_json(job.folder / "settings.json", job.settings())
-    checkpoint = job.folder / "checkpoint.safetensors"
-    snapshot, records, rounds = None, Records(), Rounds()
-    if checkpoint.exists():
-        snapshot = load_snapshot(checkpoint, job.plan())
-        # Records are written before the checkpoint: what is newer belongs to rounds that will be trained again.
-        records = Records(read_table(job.folder / "records.parquet"), snapshot.round, job.plan())
-        rounds = Rounds(read_table(job.folder / "rounds.parquet"), snapshot.round)
+    checkpoint, plan = job.folder / "checkpoint.safetensors", job.plan()
+    snapshot = load_snapshot(checkpoint, plan) if checkpoint.exists() else None
+    # Records are written before the checkpoint: what is newer belongs to rounds that will be trained again.
+    done = 0 if snapshot is None else snapshot.round
+    go_back(job.folder / "records.parquet", done, plan)
+    go_back(job.folder / "rounds.parquet", done)
+    if snapshot is not None:
         logger.info("%s goes on after round %d", job.folder, snapshot.round)
-    saved = time.monotonic()
-    before, plan = snapshot or Snapshot(0, {}, {}, dict), job.plan()
+    saved, records, rounds = time.monotonic(), Records(), Rounds()
+    before = snapshot or Snapshot(0, {}, {}, dict)
     # A last round may be scored only because it is the last; more rounds then go on as if it had not been.
     decides = plan.select != "last" or plan.patience is not None
     odd = decides and plan.rounds % plan.evaluate_every != 0
     with clients_of(job) as clients:
-        method, average = job.entry.method, job.entry.average
-        happened = federate(method, clients, on_device(job), plan, average=average, snapshot=snapshot)
-        for round, now in happened:
+        for round, now in going_on(job, clients, snapshot):
             records.add(round, job.federation)
             rounds.add(round)
             last = round.round == plan.rounds or round.stopped
             if last or time.monotonic() - saved > CHECKPOINT_SECONDS:
-                write_table(job.folder / "records.parquet", records.columns)
-                write_table(job.folder / "rounds.parquet", rounds.columns)
+                records.save(job.folder / "records.parquet", round.round)
+                rounds.save(job.folder / "rounds.parquet", round.round)
                 save_snapshot(checkpoint, now, before if odd and round.round == plan.rounds else None)
                 saved = time.monotonic()
             before = now
@@ -247,7 +256,25 @@ def train(job: Job, progress: Progress | None = None) -> None:
     e = job.experiment
     used = describe(job.federation, job.module, job.name, job.entry.method, e)
     write_json(job.folder / DEPLOYMENT, used.to_json())
-    write_run_summary(job.folder, summarise_run(job, records, rounds))
+    write_run_summary(job.folder, summarise_run(job))
+
+
+def going_on(job: Job, clients: Clients, snapshot: Snapshot | None) -> Iterator[tuple[Round, Snapshot]]:
+    """The run's rounds, after those of the snapshot; one that does not fit the run is refused in a sentence."""
+    method, average = job.entry.method, job.entry.average
+    rounds = federate(method, clients, on_device(job), job.plan(), average=average, snapshot=snapshot)
+    if snapshot is not None:
+        try:
+            first = next(rounds, None)
+        except (KeyError, IndexError, TypeError, ValueError, RuntimeError) as error:
+            if isinstance(error, FairleadError):
+                raise
+            path, reason = job.folder / "checkpoint.safetensors", " ".join(str(error).split())
+            raise RunError(f"{path} does not fit this run ({reason}); {ANEW}") from error
+        if first is None:
+            return
+        yield first
+    yield from rounds
 
 
 def on_device(job: Job) -> nn.Module:
@@ -268,12 +295,15 @@ def clients_of(job: Job) -> InProcess | Sharded:
     return InProcess(job.federation, job.experiment.training, job.engine, store)
 
 
-def summarise_run(job: Job, records: Records, rounds: Rounds) -> RunSummary:
+def summarise_run(job: Job) -> RunSummary:
     """The run's own figures, on test data at the chosen round."""
     chosen = kept_round(job.folder / "checkpoint.safetensors")
-    rows = [r for r in records.rows() if (r["round"], r["split"], r["model"]) == (chosen, "test", "personal")]
+    rows = list(rows_of(job.folder / "records.parquet", round=chosen, split="test", model="personal"))
     rows.sort(key=lambda r: r["client"])
-    totals = {name: sum(rounds.columns[name]) for name in ("seconds", "samples", "bytes_up", "bytes_down")}
+    names = ("seconds", "samples", "bytes_up", "bytes_down", "left_out")
+    totals = dict.fromkeys(names, 0)
+    for row in rows_of(job.folder / "rounds.parquet"):
+        totals |= {name: totals[name] + row[name] for name in names}
     return {
         "method": job.name,
         "seed": job.seed,
@@ -288,7 +318,7 @@ def summarise_run(job: Job, records: Records, rounds: Rounds) -> RunSummary:
         "bytes_down": totals["bytes_down"],
         "train_seconds": totals["seconds"],
         "samples_per_second": totals["samples"] / max(totals["seconds"], 1e-9),
-        "left_out": sum(rounds.columns["left_out"]),
+        "left_out": totals["left_out"],
     }
 
 
@@ -300,15 +330,16 @@ def _known(value: float | None) -> float | None:
 def rounds_in(folder: Path) -> int:
     """The rounds that the run in this folder was made for; 0 where there is none."""
     path = folder / "settings.json"
-    found = read_json(path) if path.exists() else {}
-    return int(found.get("experiment", {}).get("rounds", 0)) if isinstance(found, dict) else 0
+    experiment = read_object(path).get("experiment") if path.exists() else None
+    rounds = experiment.get("rounds") if isinstance(experiment, dict) else None
+    return rounds if isinstance(rounds, int) else 0
 
 
 def validation_losses(job: Job) -> dict[int, float]:
     """The mean validation loss over clients by round, of the models that clients would deploy."""
     found: dict[int, list[float]] = {}
-    for r in Records(read_table(job.folder / "records.parquet"), job.experiment.rounds).rows():
-        if (r["split"], r["model"]) == ("validation", "personal") and r["n"] > 0:
+    for r in rows_of(job.folder / "records.parquet", split="validation", model="personal"):
+        if r["n"] > 0:
             found.setdefault(r["round"], []).append(r["loss"])
     return {round: sum(losses) / len(losses) for round, losses in found.items()}
 

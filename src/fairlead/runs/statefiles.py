@@ -19,6 +19,8 @@ from torch import Tensor
 from fairlead.clients import Saved
 from fairlead.core import Named, RunError
 from fairlead.core.device import on_host
+from fairlead.core.files import atomically, private_folder
+from fairlead.runs.files import FORMAT, read_tensors, sealed
 
 # Rows that nobody needs any more may take up to this many times the space of those in use before they are cleared.
 WASTE = 2.0
@@ -29,7 +31,7 @@ class StateFiles:
 
     def __init__(self, clients: int, first: Named, folder: Path) -> None:
         self.clients, self.first, self._folder = clients, first, folder
-        folder.mkdir(parents=True, exist_ok=True)
+        private_folder(folder)
         self._file = torch.full((clients,), -1)  # (N,) which file holds the client's latest state; -1: none yet
         self._row = torch.zeros(clients, dtype=torch.int64)  # (N,) and in which row of it
         self._next = 0
@@ -61,9 +63,9 @@ class StateFiles:
         if not states:
             return
         number = self._next
-        temporary = self._folder / ".partial"
-        save_file({n: on_host(x).contiguous() for n, x in states.items()}, temporary)
-        os.replace(temporary, self._path(number))
+        rows = {n: on_host(x).contiguous() for n, x in states.items()}
+        facts = sealed({"format": FORMAT}, rows)
+        atomically(self._path(number), lambda p: save_file(rows, p, metadata=facts), flush=False)
         self._next += 1
         self._sizes[number] = len(ids)
         self._unflushed.add(number)
@@ -107,12 +109,27 @@ class StateFiles:
 
     def load(self, saved: Named) -> None:
         """Take back what `save` gave; files written after it are written again."""
+        self._check(saved)
         self._file, self._row, self._next = saved["file"].clone(), saved["row"].clone(), int(saved["next"][0])
         self._sizes = dict(saved["sizes"].tolist())
         self._kept = set(self._file[self._file >= 0].tolist())
         for path in self._folder.glob("*.safetensors"):
             if int(path.stem) not in self._sizes:
                 path.unlink()
+
+    def _check(self, saved: Named) -> None:
+        """Refuse an index that `save` did not give, and files whose bits are not those that were written."""
+        shapes = {n: tuple(x.shape) for n, x in saved.items()}
+        each = (self.clients,)
+        wanted = {"file": each, "row": each, "next": (1,), "sizes": (len(saved.get("sizes", ())), 2)}
+        whole = shapes == wanted and all(x.dtype == torch.int64 for x in saved.values())
+        sizes = dict(saved["sizes"].tolist()) if whole else {}
+        held = saved["file"] >= 0 if whole else torch.zeros(0)
+        places = zip(saved["file"][held].tolist(), saved["row"][held].tolist(), strict=True) if whole else ()
+        if not whole or not all(0 <= row < sizes.get(number, 0) for number, row in places):
+            raise RunError(f"the checkpoint's index of the states in {self._folder} is damaged; train the run anew")
+        for number in sorted(set(saved["file"][held].tolist())):
+            read_tensors(self._path(number))
 
     def _compact(self) -> None:
         """Move the rows still in use out of files that are mostly out of date."""
