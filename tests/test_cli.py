@@ -3,14 +3,18 @@
 import json
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib import metadata
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
+import typer
 
-from fairlead.cli import main
+from fairlead.cli import app, main
+from fairlead.comparison.compare import FOLDS, SMALL_TABLE
+from fairlead.effort import EFFORTS
+from fairlead.settings import Settings, check, default_of, resolve
 
 FAST = ["--clients", "4", "--rounds", "3", "--engine", "loop", "--model", "logistic"]
 
@@ -222,3 +226,61 @@ def test_ctrl_c_says_how_to_go_on(fairlead: Command, tmp_path: Path, monkeypatch
         done = fairlead("compare", "fedavg", *FAST, "--out", "other")
     assert (done.returncode, "nothing was written" in done.stderr) == (130, True)
     assert not (tmp_path / "other").exists()
+
+
+def test_help_shows_what_every_option_is_when_left_out(fairlead: Command) -> None:
+    def commands(group: Any) -> Iterator[Any]:
+        for one in group.commands.values():
+            yield from commands(one) if hasattr(one, "commands") else [one]
+
+    silent = [
+        f"{one.name} {option.opts[0]}"
+        for one in commands(typer.main.get_command(app))
+        for option in one.params
+        if option.param_type_name == "option" and not option.required
+        if not isinstance(option.show_default, str) and option.default in (None, False)
+    ]
+    assert silent == []
+    told = " ".join(fairlead("compare", "--help").stdout.replace("│", " ").split())
+    for default in ("[default: (16 on your own data, else as published)]", "[default: (0.1)]", "[default: (off)]"):
+        assert default in told
+
+
+def test_defaults_in_the_help_are_those_that_are_used() -> None:
+    preset, own = resolve(check({})), resolve(check({"data": "heart-disease"}))
+    assert default_of("scenario").startswith(preset.name)
+    for name in ("epochs", "weight_decay", "schedule", "steps"):
+        assert default_of(name).split(" ")[0] == str(getattr(own.training, name)).replace("None", "none")
+    for name in ("batch_size", "momentum"):
+        assert default_of(name).split(" ")[0] == str(getattr(own.training, name))
+    assert default_of("model").split(" ")[0] == own.model
+    assert own.effort is not None
+    assert (own.effort.rates, default_of("effort").split(" ")[0]) == (EFFORTS["standard"].rates, "standard")
+    assert default_of("evaluate_every").split(" ")[0] == str(own.effort.every)
+    assert default_of("folds") == f"{FOLDS} for tables of less than {SMALL_TABLE:,} rows, else 1"
+    assert default_of("device") == own.device
+    assert all(default_of(name) for name in Settings.model_fields)
+
+
+def test_report_writes_the_page_of_one_owner(fairlead: Command, tmp_path: Path) -> None:
+    assert fairlead("compare", "fedavg", *FAST, "--out", "here").returncode == 0
+    done = fairlead("report", "here", "--owner", "2")
+    assert done.returncode == 0, done.stderr
+    assert "here/report-2.html" in done.stdout
+    assert (tmp_path / "here" / "report-2.html").exists()
+    wrong = fairlead("report", "here", "--owner", "nobody")
+    assert wrong.returncode == 2
+    assert "owner 'nobody' is unknown; Valid: 0, 1, 2, 3" in wrong.stderr
+
+
+def test_a_tracker_is_refused_before_training(fairlead: Command, tmp_path: Path) -> None:
+    done = fairlead("compare", "fedavg", *FAST, "--out", "here", "--track", "paper")
+    assert done.returncode == 2
+    assert "--track paper: unknown; Valid: mlflow, tensorboard, wandb" in done.stderr
+    assert not (tmp_path / "here").exists()
+
+
+def test_watch_wants_a_comparison(fairlead: Command) -> None:
+    done = fairlead("watch", "nowhere")
+    assert done.returncode == 2
+    assert "nowhere/settings.json is missing" in done.stderr

@@ -35,7 +35,7 @@ from fairlead.report import data_notes, opening_lines, verdict_lines, verdict_ta
 from fairlead.runs.identity import digest
 from fairlead.runs.summary import read_summary
 from fairlead.servers import STAGES
-from fairlead.settings import Settings, check, protocol_of, resolve
+from fairlead.settings import Settings, check, default_of, protocol_of, resolve
 
 app = typer.Typer(
     help="Personalized federated learning in which no participant ends up worse off than alone.",
@@ -58,12 +58,14 @@ def with_settings(command: Callable[..., None]) -> Callable[..., None]:
     for name, field in Settings.model_fields.items():
         kind = str(Settings.__annotations__[name]).split(" ")[0]
         # Values stay text here: `settings.check` converts them and says what is wrong in one sentence.
-        option = typer.Option(f"--{name.replace('_', '-')}", help=field.description, metavar=METAVARS.get(kind, "NAME"))
+        default: dict[str, Any] = {"help": field.description, "show_default": default_of(name)}
+        option = typer.Option(f"--{name.replace('_', '-')}", metavar=METAVARS.get(kind, "NAME"), **default)
         hint: Any = str | None
         if kind == "bool":
-            hint, option = bool | None, typer.Option(f"--{name.replace('_', '-')}", help=field.description)
+            hint, option = bool | None, typer.Option(f"--{name.replace('_', '-')}", **default)
         if name == "set":
-            hint, option = list[str] | None, typer.Option("--set", help="e.g. fedora.a=0.8", metavar="NAME.KEY=VALUE")
+            default["help"] = "e.g. fedora.a=0.8"
+            hint, option = list[str] | None, typer.Option("--set", metavar="NAME.KEY=VALUE", **default)
         annotation = Annotated[hint, option]
         extra.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation))
     command.__signature__ = inspect.Signature([*own, *extra])  # type: ignore[attr-defined]
@@ -71,9 +73,24 @@ def with_settings(command: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
-Config = Annotated[Path | None, typer.Option(help="Settings file (TOML) with the same names.", metavar="FILE")]
-Out = Annotated[Path | None, typer.Option(help="Folder for the results.", metavar="DIR")]
-Fresh = Annotated[bool, typer.Option("--fresh", help="Delete what this comparison left in the folder; train anew.")]
+Config = Annotated[
+    Path | None,
+    typer.Option(help="Settings file (TOML) with the same names.", metavar="FILE", show_default="none"),
+]
+Out = Annotated[
+    Path | None,
+    typer.Option(help="Folder for the results.", metavar="DIR", show_default="runs/DATA-xxxxxx, by what is asked"),
+]
+Fresh = Annotated[
+    bool,
+    typer.Option("--fresh", help="Delete what this comparison left in the folder; train anew.", show_default="off"),
+]
+Track = Annotated[
+    str | None,
+    typer.Option(
+        help="Log the finished runs to tensorboard, mlflow or wandb as well.", metavar="NAME", show_default="none"
+    ),
+]
 
 
 def complete_method(begun: str) -> list[str]:
@@ -107,10 +124,13 @@ def compare_command(
         typer.Argument(help="Methods; LOCAL is always trained as the control.", autocompletion=complete_method),
     ] = None,
     *,
-    seeds: Annotated[str | None, typer.Option(help="How many seeds to repeat with.", metavar="N")] = None,
+    seeds: Annotated[
+        str | None, typer.Option(help="How many seeds to repeat with.", metavar="N", show_default="1")
+    ] = None,
     out: Out = None,
     config: Config = None,
     fresh: Fresh = False,
+    track: Track = None,
     **options: Any,
 ) -> None:
     """Compare methods client by client with training alone."""
@@ -120,10 +140,12 @@ def compare_command(
     require(bool(methods), "no method given; try: fairlead compare local fedavg fedrep+confree")
     count = whole("seeds", seeds if seeds is not None else chosen.pop("seeds", 1))
     chosen.pop("seeds", None)
-    given = chosen.pop("out", None)
+    given, track = chosen.pop("out", None), track or chosen.pop("track", None)
+    chosen.pop("track", None)
     settings = settings_from(chosen)
     folder = out or Path(given or default_folder(settings))
-    execute(list(methods or []), list(range(count)), folder, settings, fresh)
+    with tracking(track, folder):
+        execute(list(methods or []), list(range(count)), folder, settings, fresh)
 
 
 @app.command(name="run", epilog="Example: `fairlead run fedora --clients 12 --rounds 40 --set fedora.a=0.8`")
@@ -137,12 +159,14 @@ def run_command(
     out: Out = None,
     config: Config = None,
     fresh: Fresh = False,
+    track: Track = None,
     **options: Any,
 ) -> None:
     """Train one method, and LOCAL beside it."""
     settings = settings_from(read_config(config) | {k: v for k, v in options.items() if v not in (None, [])})
     folder = out or default_folder(settings, f"{method}-")
-    execute([method], [whole("seed", seed, least=0)], folder, settings, fresh)
+    with tracking(track, folder):
+        execute([method], [whole("seed", seed, least=0)], folder, settings, fresh)
 
 
 @app.command(
@@ -165,24 +189,63 @@ def data_command(
 def resume_command(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="A comparison's or a run's folder.")],
     *,
-    rounds: Annotated[str | None, typer.Option(help="Go on to so many rounds.", metavar="N")] = None,
+    rounds: Annotated[
+        str | None, typer.Option(help="Go on to so many rounds.", metavar="N", show_default="as before")
+    ] = None,
+    track: Track = None,
 ) -> None:
     """Go on with an interrupted comparison, or to more rounds; it ends with the bits it would have had."""
     count = None if rounds is None else whole("rounds", rounds)
-    with going_on(folder), watch() as progress:
-        result = resume(folder, rounds=count, progress=progress)
-    show(result.folder, noted=True)
-
-
-@app.command(epilog="Example: `fairlead report runs/demo`")
-def report(folder: Annotated[Path, typer.Argument(metavar="DIR", help="A comparison's folder.")]) -> None:
-    """Print a finished comparison's table and write its page again."""
-    show(folder)
+    with tracking(track, folder):
+        with going_on(folder), watch() as progress:
+            result = resume(folder, rounds=count, progress=progress)
+        show(result.folder, noted=True)
 
 
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="A comparison's folder.")]
-Method = Annotated[str | None, typer.Option(help="Default: the one recommended to the owner, else local.")]
-Fold = Annotated[str | None, typer.Option(help="Use the model of this fold.", metavar="K")]
+Method = Annotated[
+    str | None, typer.Option(help="Whose models.", show_default="the one recommended to the owner, else local")
+]
+Fold = Annotated[
+    str | None,
+    typer.Option(help="Use the model of this fold.", metavar="K", show_default="the model of all rows, else fold 0"),
+]
+
+
+@app.command(epilog="Example: `fairlead report runs/demo --owner va`")
+def report(
+    folder: Run,
+    *,
+    owner: Annotated[
+        str | None,
+        typer.Option(help="Write a page for this owner, without the others' names and numbers.", show_default="all"),
+    ] = None,
+    track: Track = None,
+) -> None:
+    """Print a finished comparison's table and write its page again, or the page of one owner."""
+    with tracking(track, folder):
+        if owner is None:
+            show(folder)
+        else:
+            page = write_page(folder, owner)
+            console.print(escape(f"Report for {owner}: {page}"), highlight=False, soft_wrap=True)
+
+
+@app.command(name="watch", epilog="Example: `fairlead watch runs/demo`, while `fairlead compare --out runs/demo` runs")
+def watch_command(
+    folder: Run,
+    *,
+    port: Annotated[
+        str, typer.Option(help="Port on this machine.", metavar="N", show_default="any that is free")
+    ] = "0",
+) -> None:
+    """Show a comparison's page while it is trained: how far it is, then the verdict. For this machine alone."""
+    from fairlead.report.live import HOST, watching_server
+
+    with watching_server(folder, whole("port", port, least=0)) as server:
+        address = f"http://{HOST}:{server.server_address[1]}/"
+        console.print(f"Open {address} in a browser; Ctrl-C ends this.", highlight=False, soft_wrap=True)
+        server.serve_forever()
 
 
 @app.command(name="predict", epilog="Example: `fairlead predict runs/heart --owner va new.csv --out predictions.csv`")
@@ -190,14 +253,20 @@ def predict_command(
     folder: Run,
     rows: Annotated[Path | None, typer.Argument(metavar="FILE", help="A table of raw rows.")] = None,
     *,
-    owner: Annotated[str | None, typer.Option(help="Whose model; left out, the file's owner column says it.")] = None,
+    owner: Annotated[str | None, typer.Option(help="Whose model.", show_default="by the file's owner column")] = None,
     method: Method = None,
     fold: Fold = None,
-    out: Annotated[Path | None, typer.Option(help="File for the predictions (CSV).", metavar="FILE")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="File for the predictions (CSV).", metavar="FILE", show_default="standard output"),
+    ] = None,
     check_scores: Annotated[
-        bool, typer.Option("--check", help="Score the run's test rows again, from the raw file.")
+        bool, typer.Option("--check", help="Score the run's test rows again, from the raw file.", show_default="off")
     ] = False,
-    data: Annotated[str | None, typer.Option(help="Where the raw file lies now, for --check.", metavar="FILE")] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(help="Where the raw file lies now, for --check.", metavar="FILE", show_default="where it lay"),
+    ] = None,
 ) -> None:
     """Predict with a comparison's models: classes and probabilities, labels or quantities of raw rows."""
     if check_scores:
@@ -275,14 +344,21 @@ def reproduce_command(
     name: Annotated[str | None, typer.Argument(help="A published table or figure; --list names them.")] = None,
     *,
     budget: Annotated[str, typer.Option(help="quick, standard or full.", metavar="NAME")] = "standard",
-    data_dir: Annotated[Path | None, typer.Option(help="Folder that holds data sets.", metavar="DIR")] = None,
+    data_dir: Annotated[
+        Path | None, typer.Option(help="Folder that holds data sets.", metavar="DIR", show_default="fetched by name")
+    ] = None,
     out: Annotated[Path, typer.Option(help="Folder for cells and tables.", metavar="DIR")] = Path("runs/reproduce"),
-    seeds: Annotated[str | None, typer.Option(help="How many seeds to repeat with.", metavar="N")] = None,
+    seeds: Annotated[
+        str | None, typer.Option(help="How many seeds to repeat with.", metavar="N", show_default="the budget's")
+    ] = None,
     only: Annotated[
-        list[str] | None, typer.Option(help="Rows or columns that contain this, or are called =this.", metavar="TEXT")
+        list[str] | None,
+        typer.Option(
+            help="Rows or columns that contain this, or are called =this.", metavar="TEXT", show_default="all"
+        ),
     ] = None,
     jobs: Annotated[str, typer.Option(help="Cells to train side by side, on as many cores.", metavar="N")] = "1",
-    list_names: Annotated[bool, typer.Option("--list", help="List the names.")] = False,
+    list_names: Annotated[bool, typer.Option("--list", help="List the names.", show_default="off")] = False,
 ) -> None:
     """Run a published table or figure again, beside the paper's numbers."""
     from fairlead.reproduce import reproduce
@@ -362,7 +438,9 @@ def flower_run(
     *,
     data: SiteData,
     out: Annotated[Path, typer.Option(help="Folder for all that is written.", metavar="DIR")] = Path("runs/flower"),
-    insecure: Annotated[bool, typer.Option("--insecure", help="Without TLS and node authentication.")] = False,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="Without TLS and node authentication.", show_default="off")
+    ] = False,
 ) -> None:
     """Try an app on this machine: a SuperLink and a SuperNode for every site, on loopback."""
     from fairlead.machines.flower.tryout import try_out
@@ -521,6 +599,18 @@ def going_on(folder: Path | None) -> Iterator[None]:
             raise Stopped("stopped before training began; nothing was written") from stop
         name = shlex.quote(str(folder))
         raise Stopped(f"stopped; `fairlead resume {name}` goes on from the last checkpoint") from stop
+
+
+@contextmanager
+def tracking(tracker: str | None, folder: Path) -> Iterator[None]:
+    """Log the finished comparison to a tracker, where one is named; one that is not there is refused at once."""
+    from fairlead.report.track import check_tracker, track
+
+    if tracker is not None:
+        check_tracker(tracker)
+    yield
+    if tracker is not None:
+        console.print(escape(track(folder, tracker)), highlight=False, soft_wrap=True)
 
 
 def show(folder: Path, noted: bool = False) -> None:

@@ -199,6 +199,48 @@ def _check_fields(plain: object, kind: type, path: Path, where: str) -> None:
         )
 
 
+# What is done where a setting is left out, if it is more than one value.
+LEFT_OUT = {
+    "scenario": "rotated-digits; none with --data",
+    "data": "the scenario's",
+    "data_dir": "none, data sets are fetched by name",
+    "label": "the column called label",
+    "column": "none; of data sets that are known, their owners",
+    "split": "iid; column with --column",
+    "clients": "12; with --column one for every value",
+    "rounds": "searched on your own data, else as published",
+    "lr": "searched on your own data, else as published",
+    "evaluate_every": "2 on your own data, else a tenth of the rounds and 10 at most",
+    "select": "validation where there are validation rows, else last",
+    "effort": "standard on your own data, else none",
+    "folds": "5 for tables of less than 2,500 rows, else 1",
+    "metric": "chosen for the label",
+    "engine": "auto",
+    "participation": "1",
+    "set": "the methods' own, which `fairlead methods NAME` shows",
+}
+
+
+def default_of(name: str) -> str:
+    """What a setting is where it is left out, in words for the command line.
+
+    >>> default_of("batch_size"), default_of("beta"), default_of("drop")
+    ('16 on your own data, else as published', '0.1', 'none')
+    """
+    if name in LEFT_OUT:
+        return LEFT_OUT[name]
+    plan = protocol_of(None)
+    if name in plan:
+        return f"{plan[name]} on your own data, else as published"
+    known = {f.name: f.default for kind in (Experiment, Training, Scenario) for f in fields(kind)}
+    value = known[name]
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if isinstance(value, tuple):
+        value = ",".join(map(str, value))
+    return "none" if value in (None, "") else str(value)
+
+
 def check(values: dict[str, Any]) -> Settings:
     """Settings from plain values; one sentence for the first that does not fit."""
     known = list(Settings.model_fields)

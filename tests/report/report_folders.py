@@ -139,3 +139,23 @@ def make_folder(folder: Path, summary: Any) -> Path:
             run = folder / "runs" / f"{name}-seed{seed}"
             append_part(run / "records.parquet", int(rounds[-1]), columns)
     return folder
+
+
+def repeated(summary: Any, times: int) -> Any:
+    """The same with so many times the owners: judging a thousand anew would take longer than all tests of the page."""
+    found, size = summary["findings"], len(summary["findings"]["owners"])
+    owners = [f"owner {k}" for k in range(size * times)]
+
+    def named(group: list[Any], key: str) -> list[Any]:
+        copies = [one for _ in range(times) for one in group]
+        return [one | {key: name} for one, name in zip(copies, owners, strict=True)]
+
+    found["owners"] = owners
+    found["recommendation"]["owners"] = named(found["recommendation"]["owners"], "owner")
+    for way in found["ways"]:
+        way["scores"] = way["scores"] * times
+        way["verdicts"] = named(way["verdicts"], "owner") if way["verdicts"] else []
+    for entry in summary["methods"].values():
+        entry["clients"] = [one | {"id": k} for k, one in enumerate(named(entry["clients"], "name"))]
+        entry["worse"] = [one["id"] for one in entry["clients"] if one["verdict"] == "worse"]
+    return summary

@@ -27,14 +27,6 @@ def test_differences_hold_every_client_in_points(summary: Any) -> None:
         assert row["verdict"] == client["verdict"]
 
 
-def test_one_methods_panel_has_the_scale_of_all(summary: Any) -> None:
-    one, every = report.client_differences(summary, "ditto").to_dict(), report.client_differences(summary).to_dict()
-    scales = [chart["spec"]["layer"][0]["encoding"]["x"]["scale"] for chart in (one, every)]
-    assert scales[0] == scales[1]
-    assert {row["method"] for row in rows(report.client_differences(summary, "ditto"))} == {"ditto"}
-    assert "title" not in one
-
-
 def test_own_data_shows_the_validation_loss_as_far_as_all_folds_went(tmp_path: Path) -> None:
     summary = make_summary(("local", "ditto"), own=True)
     records = report.read_records(make_folder(tmp_path, summary), summary)

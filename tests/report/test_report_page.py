@@ -1,3 +1,5 @@
+import base64
+import hashlib
 import json
 import re
 import shutil
@@ -10,7 +12,8 @@ from PIL import Image
 from report_folders import make_folder, make_summary
 
 from fairlead.core.errors import RunError
-from fairlead.report import caption, headline, write_page
+from fairlead.report import caption, headline, read_records, write_page
+from fairlead.report.charts import line_of
 from fairlead.report.tables import VERDICTS, percent
 from fairlead.runs.files import append_part
 
@@ -55,7 +58,9 @@ def test_page_is_whole_and_says_the_recommendation_first(page: str, summary: Any
         page.index(headline(summary)) < page.index("<h2>Who") < page.index("<h2>How much") < page.index("<h2>How sure")
     )
     assert caption(summary).replace("'", "&#x27;") in page
-    assert page.count("<figure") == 5  # a curve per method
+    for chart in ("costs", "curves"):
+        assert f"data-chart='{chart}'" in page
+    assert f"<h1 class='join'>{headline(summary)}</h1>" in page
     for said in ("R-Acc", "Positive transfer ratio", "vectorised", "2.13.0", "30, 35, 40"):
         assert said in page
     for name in ("differences", "curves"):
@@ -70,14 +75,62 @@ def test_every_owner_is_told_what_to_do_and_why(page: str, summary: Any) -> None
         assert [one["owner"], told, one["why"]] in rows
 
 
-def test_every_verdict_stands_in_its_words_with_gain_interval_and_reason(page: str, summary: Any) -> None:
-    found = [row for row in Tags(page).rows if row[1:2] and row[1] in VERDICTS]
+def numbers_in(page: str) -> Any:
+    """What the page's script draws."""
+    (text,) = re.findall(r"<script id='data' type='application/json'>(.*?)</script>", page, re.DOTALL)
+    return json.loads(text)
+
+
+def test_every_verdict_is_there_with_gain_interval_and_reason(page: str, summary: Any) -> None:
+    data = numbers_in(page)
+    assert data["words"] == list(VERDICTS)
+    seen = set()
+    for told, way in zip(data["ways"], summary["findings"]["ways"], strict=True):
+        assert told["name"] == way["name"]
+        for k, v in enumerate(way["verdicts"]):
+            assert (data["owners"][k], data["words"][told["verdicts"][k]]) == (v["owner"], v["verdict"])
+            assert told["gains"][k] == pytest.approx(100 * v["gain"], rel=1e-5)
+            assert [told["low"][k], told["high"][k]] == pytest.approx([100 * v["lower"], 100 * v["upper"]], rel=1e-5)
+            assert told["why"][k] == v["why"]
+            seen.add(v["verdict"])
+    assert seen >= {"better", "worse", "too few rows to tell"}
+
+
+def test_few_owners_have_a_row_with_every_gain_and_its_interval(page: str, summary: Any) -> None:
+    for way in summary["findings"]["ways"][1:]:
+        for v in way["verdicts"]:
+            low, high = (percent(v[end], "+").replace("-", "−") for end in ("lower", "upper"))
+            gain = percent(v["gain"], "+").replace("-", "−")
+            assert f"<b class='gain'>{gain}</b> <small>({low} to {high})</small>" in page
+    assert len(re.findall(r"<span class='span[ a-z]*' style=", page)) == 5 * 12
+
+
+def test_all_intervals_share_one_scale_and_one_that_goes_on_beyond_it_has_an_arrow(page: str, summary: Any) -> None:
+    low, high = numbers_in(page)["axis"]
     judged = [v for way in summary["findings"]["ways"] for v in way["verdicts"]]
-    assert [(row[0], row[1]) for row in found] == [(v["owner"], v["verdict"]) for v in judged]
-    assert {v["verdict"] for v in judged} >= {"better", "worse", "too few rows to tell"}
-    for row, v in zip(found, judged, strict=True):
-        assert row[2].replace("−", "-") == percent(v["gain"], "+")
-    assert page.count("<svg class='span' viewBox='0 0") == len(judged)
+    assert low <= min(100 * v["gain"] for v in judged) <= max(100 * v["gain"] for v in judged) <= high
+    beyond = [v for v in judged if 100 * v["upper"] > high + 1e-9]
+    assert {v["owner"] for v in beyond} == {"owner 0"}  # which has six rows
+    assert len(re.findall(r"class='span[ a-z]* above'", page)) == len(beyond) > 0
+    assert {float(share) for share in re.findall(r"--z:([\d.]+)%", page)} == {float(f"{100 * -low / (high - low):.3g}")}
+
+
+def test_curves_are_there_for_every_owner_and_thinned_out_for_many(page: str, folder: Path, summary: Any) -> None:
+    records = read_records(folder, summary)
+    test = [row for row in records.to_pylist() if (row["method"], row["split"], row["round"]) == ("ditto", "test", 30)]
+    line = numbers_in(page)["curves"]["lines"]["ditto"]
+    at = line["rounds"].index(30)
+    own = [100 * row["accuracy"] for row in test if row["client"] == 5]
+    assert line["owners"][5][at] == pytest.approx(sum(own) / 3, rel=1e-3)
+    means = [100 * sum(row["accuracy"] for row in test if row["seed"] == seed) / 12 for seed in range(3)]
+    assert [line["low"][at], line["mean"][at], line["high"][at]] == pytest.approx(
+        [min(means), sum(means) / 3, max(means)], rel=1e-3
+    )
+    assert [r for r, _ in line["chosen"]] == [30, 35, 40]
+    whole = line_of(records, "ditto", ("test", "accuracy"), 12, 3)
+    thin = whole.drawn(60)
+    assert thin["rounds"] == [5, 20, 35, 50]
+    assert {len(own) for own in thin["owners"]} == {4}
 
 
 def test_own_data_shows_its_company_the_search_and_the_notes(tmp_path: Path) -> None:
@@ -91,48 +144,54 @@ def test_own_data_shows_its_company_the_search_and_the_notes(tmp_path: Path) -> 
     assert ["ditto", "0", "0.03: 0.31, 0.1: 0.25", "0.1", "30", "0.25", "no"] in rows
     assert {row[0] for row in rows if row} >= {"local *", "majority", "ditto †", "pooled"}
     assert f"<li>ditto: {note}.</li>" in page
-    assert "<h2>The data</h2><p>Data: owner 0 has 6 rows.</p>" in page
+    assert "<h2>The data</h2><ul><li>Owner 0 has 6 rows.</li></ul>" in page
     assert "R-Acc" not in page
 
 
 def test_few_owners_are_named_and_many_are_counted_sorted_and_filtered(page: str, tmp_path: Path) -> None:
     many = make_summary(("local", "ditto"), clients=60, seeds=1)
     text = write_page(make_folder(tmp_path, many)).read_text(encoding="utf-8")
-    assert "type='search'" in text
-    assert "<details open>" not in text
-    assert "All owners, sorted by gain" in text
-    assert any(row[0] == "Recommendation" and row[1] == "Owners" for row in Tags(text).rows if len(row) > 1)
-    assert "type='search'" not in page
+    assert "data-chart='gains'" in text
+    assert "data-chart='gains'" not in page
+    rows = Tags(text).rows
+    assert any(row[:2] == ["Recommendation", "Owners"] for row in rows)
+    gains = sorted(v["gain"] for v in many["findings"]["ways"][1]["verdicts"])
+    (spread,) = [row for row in rows if row[:1] == ["ditto"] and len(row) == 6]
+    assert [spread[1], spread[-1]] == [percent(end, "+").replace("-", "−") for end in (gains[0], gains[-1])]
+    assert "All 60 owners, one by one" in text
     assert any("owner 11" in cell for row in Tags(page).rows if row[:1] == ["fedavg"] for cell in row)
     assert "owest 5%" not in page + text
 
 
 def test_page_loads_nothing(page: str) -> None:
-    bare = re.sub(r'xmlns(:\w+)?="http://www\.w3\.org/[^"]*"', "", page)
+    bare = page.replace("'http://www.w3.org/2000/svg'", "")  # the name of a language, not an address
     assert "http://" not in bare
     assert "https://" not in bare
     assert not re.search(r"<(link|img|iframe|script src)|@import|url\((?!#)", bare)
 
 
-def test_drawings_share_no_identifier(page: str) -> None:
-    found = re.findall(r' id="([^"]+)"', page)
-    assert len(found) == len(set(found))
+def test_the_browser_is_told_to_run_this_script_alone(page: str) -> None:
+    script = page.rpartition("<script>")[2].partition("</script>")[0]
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; connect-src 'none'" in page
+    assert "innerHTML" not in script
 
 
 def test_names_are_escaped(tmp_path: Path) -> None:
     summary = make_summary(("local", "<em>&'x'"))
     summary["scenario"]["name"] = "</title><script>alert(1)</script>"
-    summary["settings"]["note"] = "<i>"
+    summary["settings"]["note"] = "<i>a"
     found = summary["findings"]
-    found["owners"][0] = found["recommendation"]["owners"][0]["owner"] = "'><u>"
-    found["ways"][1]["verdicts"][0] |= {"owner": "'><u>", "why": "<u>"}
-    found["ways"][1]["notes"], summary["data"]["notes"] = ["<u>"], ["<u>"]
-    found["why_bar"] = found["recommendation"]["federation"]["why"] = "<u>"
+    found["owners"][0] = found["recommendation"]["owners"][0]["owner"] = "'><q>"
+    found["ways"][1]["verdicts"][0] |= {"owner": "'><q>", "why": "<q>"}
+    found["ways"][1]["notes"], summary["data"]["notes"] = ["<q>"], ["<q>"]
+    found["why_bar"] = found["recommendation"]["federation"]["why"] = "<q>"
     page = write_page(make_folder(tmp_path, summary)).read_text(encoding="utf-8")
-    for raw in ("<em>", "<script>alert", "<i>", "<u>"):
+    for raw in ("<em>", "<script>alert", "<i>a", "<q>"):
         assert raw not in page
-    assert "&lt;u&gt;" in page
+    assert "&lt;q&gt;" in page
     assert "data-owner=''" not in page
+    assert numbers_in(page)["owners"][0] == "'><q>"
 
 
 def test_the_control_alone_makes_a_page(tmp_path: Path) -> None:
@@ -148,14 +207,17 @@ def test_what_is_not_known_is_a_dash(tmp_path: Path, summary: Any) -> None:
     unknown = dict.fromkeys(("gain", "lower", "upper", "method_score", "control_score"))
     fedora["verdicts"][0] |= unknown | {"verdict": "too few rows to tell", "why": "Not judged: no value."}
     fedora["verdicts"][1]["upper"] = None
-    rows = Tags(write_page(make_folder(tmp_path, summary)).read_text(encoding="utf-8")).rows
+    text = write_page(make_folder(tmp_path, summary)).read_text(encoding="utf-8")
+    rows = Tags(text).rows
     row = next(row for row in rows if row and row[0] == "ditto")
     assert row[-3] == "–"
-    (row,) = [row for row in rows if row[1:2] == ["not judged"]]
-    assert (row[0], row[2], row[3], row[5], row[6]) == ("owner 0", "–", "–", "–", "No test rows.")
-    (row,) = [row for row in rows if "Not judged: no value." in row]
-    assert row[:4] == ["owner 1", "too few rows to tell", "–", "–"]
-    assert any("95% interval" in row for row in rows)
+    assert any(row[0] == "owner 0" and "no test rows" in row for row in rows if row)
+    assert any(row[0] == "owner 1" and "too few rows to tell" in row for row in rows if row)
+    assert "to –" in text
+    told = next(way for way in numbers_in(text)["ways"] if way["name"] == "fedora")
+    assert (told["verdicts"][0], told["gains"][0], told["why"][0]) == (None, None, "No test rows.")
+    assert (told["verdicts"][1], told["gains"][1], told["why"][1]) == (3, None, "Not judged: no value.")
+    assert told["high"][2] is None
 
 
 def test_a_folder_without_summary_is_refused(tmp_path: Path) -> None:

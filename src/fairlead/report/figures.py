@@ -1,7 +1,7 @@
 """The verdict in pictures: who gains, how training went, and each owner with and without the others.
 
 The colours are told apart by colour-blind readers, and every colour comes with a shape or a dash of its own. Each
-figure has a panel per method, or is one method's panel alone, without title and legend, for the page.
+figure has a panel per method. They are for slides and papers; the page draws its own, which answer to the reader.
 """
 
 from __future__ import annotations
@@ -18,18 +18,17 @@ from fairlead.runs.summary import Summary
 if TYPE_CHECKING:
     import pyarrow as pa
 
-INK = "#333333"  # text and grid; the page swaps it for the reader's own text colour
+INK = "#333333"  # text and grid
 COLOURS = ["#0072b2", "#d55e00", "#8a8a8a", "#b8920a"]  # by verdict, in the order of VERDICTS
 SHAPES = ["triangle-up", "triangle-down", "circle", "diamond"]
 BLUE, GREY = COLOURS[0], COLOURS[2]
 FEW = 20  # up to so many owners are named; more are sorted by their gain
-SINGLE = 330  # points, the width of a panel that stands alone
 
 
-def client_differences(summary: Summary, method: str | None = None) -> alt.FacetChart:
+def client_differences(summary: Summary) -> alt.FacetChart:
     """Each owner's gain over the bar with its interval; many owners are sorted by their gain."""
     rows = _owners(summary)
-    data, names = _of(rows, method)
+    names = list(dict.fromkeys(row["method"] for row in rows))
     columns, width = _grid(len(names))
     few = len(summary["findings"]["owners"]) <= FEW
     ends = [row[key] for row in rows for key in ("low", "high", "gain") if row[key] is not None] or [-1.0, 1.0]
@@ -44,18 +43,18 @@ def client_differences(summary: Summary, method: str | None = None) -> alt.Facet
     spans = alt.Chart().mark_rule(strokeWidth=2 if few else 1, opacity=0.55 if few else 0.3)
     spans = spans.encode(alt.X("low:Q", **gain), owner, x2="high:Q")
     points = alt.Chart().mark_point(filled=True, size=45 if few else 18, opacity=1)
-    points = points.encode(alt.X("gain:Q", **gain), owner, shape=_by_verdict(alt.Shape, SHAPES, method))
-    coloured = [layer.encode(color=_by_verdict(alt.Color, COLOURS, method)) for layer in (spans, points)]
+    points = points.encode(alt.X("gain:Q", **gain), owner, shape=_by_verdict(alt.Shape, SHAPES))
+    coloured = [layer.encode(color=_by_verdict(alt.Color, COLOURS)) for layer in (spans, points)]
     height: Any = alt.Step(16) if few else 320
-    panels = alt.layer(line, *coloured).properties(width=SINGLE if method else width, height=height)
+    panels = alt.layer(line, *coloured).properties(width=width, height=height)
     said = "with the interval; left of the dashed line the owner is worse off than with the best alone"
-    return _facet(panels, data, names, columns, "method", None if method else ["Gain, owner by owner", said])
+    return _facet(panels, rows, names, columns, "method", ["Gain, owner by owner", said])
 
 
-def scatter(summary: Summary, method: str | None = None) -> alt.FacetChart:
+def scatter(summary: Summary) -> alt.FacetChart:
     """Each owner's score with the bar against its score with the method; off the diagonal they differ."""
     rows = _owners(summary)
-    data, names = _of(rows, method)
+    names = list(dict.fromkeys(row["method"] for row in rows))
     columns, width = _grid(len(names))
     seen = [row[key] for row in rows for key in ("alone", "together") if row[key] is not None] or [0.0, 100.0]
     margin = (max(seen) - min(seen)) / 20 or 1.0
@@ -69,15 +68,15 @@ def scatter(summary: Summary, method: str | None = None) -> alt.FacetChart:
     )
     points = alt.Chart().mark_point(filled=True, size=45, opacity=0.85)
     points = points.encode(alt.X("alone:Q", **across), alt.Y("together:Q", **up))
-    points = points.encode(color=_by_verdict(alt.Color, COLOURS, method), shape=_by_verdict(alt.Shape, SHAPES, method))
+    points = points.encode(color=_by_verdict(alt.Color, COLOURS), shape=_by_verdict(alt.Shape, SHAPES))
     side = min(width, 320)
     panels = alt.layer(line, points).properties(width=side, height=side)
     worse = "below" if measure(summary).higher else "above"
     said = f"a mark per owner; {worse} the dashed line the owner is worse off than with the best alone"
-    return _facet(panels, data, names, columns, "method", None if method else ["Each owner alone and together", said])
+    return _facet(panels, rows, names, columns, "method", ["Each owner alone and together", said])
 
 
-def curves(records: pa.Table, summary: Summary, method: str | None = None) -> alt.FacetChart:
+def curves(records: pa.Table, summary: Summary) -> alt.FacetChart:
     """How training went, round by round, with the control in every panel and a dot at each run's chosen round.
 
     For a published protocol the mean test accuracy, which is drawn and never used to choose; on own data the validation
@@ -86,8 +85,7 @@ def curves(records: pa.Table, summary: Summary, method: str | None = None) -> al
     """
     control, seen = summary["control"], published(summary)
     rounds = _rounds(records, ("test", "accuracy") if seen else ("validation", "loss"))
-    every = list(dict.fromkeys(row["method"] for row in rounds if row["method"] != control)) or [control]
-    names = [method] if method else every
+    names = list(dict.fromkeys(row["method"] for row in rounds if row["method"] != control)) or [control]
     runs = {name: len(entry["runs"]) for name, entry in summary["methods"].items()}
     # A mean is drawn as far as all runs went: where one has stopped, it would jump.
     whole = [row for row in rounds if len(row["seeds"]) == runs[row["method"]]]
@@ -114,10 +112,10 @@ def curves(records: pa.Table, summary: Summary, method: str | None = None) -> al
     dots = alt.Chart().transform_filter("isValid(datum.dot)").mark_point(filled=True, size=40, opacity=1)
     dots = dots.encode(x, alt.Y("dot:Q", **up), color=colour)
     columns, width = _grid(len(names))
-    panels = alt.layer(band, line, dots).properties(width=SINGLE if method else width, height=150)
+    panels = alt.layer(band, line, dots).properties(width=width, height=150)
     what = "Mean test accuracy by round" if seen else "Validation loss by round"
     said = f"band: lowest to highest {'seed' if seen else 'fold'}; dots: the rounds chosen, never on test rows"
-    return _facet(panels, data, names, columns, "panel", None if method else [what, said])
+    return _facet(panels, data, names, columns, "panel", [what, said])
 
 
 def save_png(chart: alt.FacetChart, path: Path, scale: float = 2) -> Path:
@@ -146,12 +144,6 @@ def _owners(summary: Summary) -> list[dict[str, Any]]:
             rank = ranks[v["owner"]]
             found.append({"method": way["name"], "owner": v["owner"], "rank": rank, "verdict": v["verdict"]} | told)
     return found
-
-
-def _of(rows: list[dict[str, Any]], method: str | None) -> tuple[list[dict[str, Any]], list[str]]:
-    """The rows of one method or of all, and the methods' names."""
-    names = [method] if method else list(dict.fromkeys(row["method"] for row in rows))
-    return [row for row in rows if row["method"] in names], names
 
 
 def _rounds(records: pa.Table, what: tuple[str, str]) -> list[dict[str, Any]]:
@@ -185,9 +177,8 @@ def _reported(rounds: list[dict[str, Any]], summary: Summary, names: list[str]) 
     ]
 
 
-def _by_verdict(channel: Any, marks: list[str], method: str | None) -> Any:
-    told: dict[str, Any] = {"legend": None} if method else {}
-    return channel("verdict:N", scale=alt.Scale(domain=list(VERDICTS), range=marks), title=None, **told)
+def _by_verdict(channel: Any, marks: list[str]) -> Any:
+    return channel("verdict:N", scale=alt.Scale(domain=list(VERDICTS), range=marks), title=None)
 
 
 def _guide(by: str) -> Any:
@@ -203,13 +194,12 @@ def _grid(panels: int) -> tuple[int, int]:
 
 
 def _facet(
-    panels: Any, data: list[dict[str, Any]], names: list[str], columns: int, by: str, title: list[str] | None
+    panels: Any, data: list[dict[str, Any]], names: list[str], columns: int, by: str, title: list[str]
 ) -> alt.FacetChart:
     panel = alt.Facet(f"{by}:N", sort=names, title=None, header=alt.Header(labelFontSize=12, labelFontWeight="bold"))
     chart: alt.FacetChart = panels.facet(panel, data=alt.InlineData(values=data), columns=columns, spacing=18)
     chart = chart.resolve_axis(x="independent")
-    if title:
-        chart = chart.properties(title=alt.Title(title[0], subtitle=title[1], anchor="start", offset=8))
+    chart = chart.properties(title=alt.Title(title[0], subtitle=title[1], anchor="start", offset=8))
     chart = chart.configure(background="white", font="sans-serif", aria=False, padding=4)
     chart = chart.configure_title(color=INK, subtitleColor=INK, fontSize=15, subtitleFontSize=12, subtitlePadding=5)
     chart = chart.configure_view(stroke=None).configure_header(labelColor=INK)

@@ -1,31 +1,36 @@
 """One page for everybody: the recommendation, then who, how much and how sure, and what every number is.
 
-The page is a single file that loads nothing: its charts are drawings inside it, so it opens on a computer without a
-network and prints as it stands. Without JavaScript it is the same page, only its tables do not sort and filter.
+The page is a single file that loads nothing. Its words and tables are HTML, so they are there without JavaScript, too;
+its charts, its filters and the table of every verdict are made by `page.js` from numbers inside the page.
 """
 
 from __future__ import annotations
 
-import io
-import re
 from collections import Counter
 from collections.abc import Iterable
 from html import escape
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+
 from fairlead.metrics import TRAINING
 from fairlead.report import parts
-from fairlead.report.interval import Axis, axis_of, drawn, legend
+from fairlead.report.about_data import data_section
+from fairlead.report.charts import Curves, chart_data, curves_of
+from fairlead.report.interval import Axis, axis_of, between, drawn, kind, legend, scale
+from fairlead.report.one_owner import file_name, records_of, share_of
 from fairlead.report.read import read_records
 from fairlead.report.tables import (
     GROUPS,
     NONE,
+    Measure,
+    Row,
     action,
     bar,
     basis,
     caption,
-    data_notes,
+    counts,
     decision_lines,
     facts,
     headings,
@@ -37,12 +42,11 @@ from fairlead.report.tables import (
     published,
     quantity,
     rows,
-    told_counts,
     ways,
 )
 from fairlead.runs.summary import Summary, Way, read_summary
 
-FEW = 20  # up to so many owners are named and drawn one by one
+FEW = 40  # up to so many owners are named and drawn one by one
 
 READING = """<dl>
 <dt>The bar</dt><dd>The best that an owner can do alone, chosen on validation rows. Every gain and every verdict on
@@ -60,111 +64,127 @@ one method.</dd>
 </dl>"""
 RELATIVE = """
 <dt>R-Acc</dt><dd>Relative gain: (score − score alone) / score alone for each owner, then the mean over owners.</dd>"""
+NOSCRIPT = """<noscript><p class='soft'>Charts, filters and the table of every verdict need JavaScript; summary.json
+holds the same numbers.</p></noscript>"""
 
 
-def write_page(folder: Path) -> Path:
+def write_page(folder: Path, owner: str | None = None) -> Path:
     """Write the folder's `report.html`, `figures/differences.png` and `figures/curves.png`; return the page's path.
 
-    Raises `RunError` when the summary or a run's records are missing or damaged.
+    With `owner`, write a page for this owner alone, `report-OWNER.html`, without the others' names and numbers. Raises
+    `RunError` when the summary or a run's records are missing or damaged, `InputError` when there is no such owner.
     """
-    from fairlead.report import figures
-
     folder = Path(folder)
     summary = read_summary(folder)
+    if owner is not None:
+        own = share_of(summary, owner)
+        records = records_of(read_records(folder, summary), summary, owner)
+        path = folder / file_name(owner)
+        path.write_text(page_of(own, curves_of(records, own), owner), encoding="utf-8")
+        return path
     records = read_records(folder, summary)
-    (folder / "figures").mkdir(exist_ok=True)
-    figures.save_png(figures.curves(records, summary), folder / "figures" / "curves.png")
-    methods = [way["name"] for way in ways(summary, "method")]
-    charts = {"curves": [figures.curves(records, summary, name) for name in methods or [summary["control"]]]}
-    if methods:
-        figures.save_png(figures.client_differences(summary), folder / "figures" / "differences.png")
-    if methods and len(summary["findings"]["owners"]) > FEW:
-        gains = [figures.client_differences(summary, name) for name in methods]
-        charts = {"gains": gains, "scatter": [figures.scatter(summary, name) for name in methods]} | charts
-    drawings = {
-        name: "".join(_drawing(f"{name}{i}", chart, figures.INK) for i, chart in enumerate(each))
-        for name, each in charts.items()
-    }
+    _write_figures(folder / "figures", summary, records)
     path = folder / "report.html"
-    path.write_text(_page(summary, drawings), encoding="utf-8")
+    path.write_text(page_of(summary, curves_of(records, summary)), encoding="utf-8")
     return path
 
 
-def _page(summary: Summary, drawings: dict[str, str]) -> str:
-    scenario = str(summary["scenario"].get("name", "comparison"))
-    scenario = str(summary["scenario"].get("data", scenario)) if scenario == "custom" else scenario
-    advice = summary["findings"]["recommendation"]
-    tone = "" if advice is None else "join" if advice["federation"]["method"] else "harm" * bool(_harmed(summary))
+def page_of_folder(folder: Path) -> str:
+    """The page of a finished comparison as text; nothing is written."""
+    summary = read_summary(folder)
+    return page_of(summary, curves_of(read_records(folder, summary), summary))
+
+
+def _write_figures(folder: Path, summary: Summary, records: Any) -> None:
+    """The same as pictures, for slides and papers."""
+    from fairlead.report import figures
+
+    folder.mkdir(exist_ok=True)
+    figures.save_png(figures.curves(records, summary), folder / "curves.png")
+    if ways(summary, "method"):
+        figures.save_png(figures.client_differences(summary), folder / "differences.png")
+
+
+def page_of(summary: Summary, curves: Curves, owner: str | None = None) -> str:
+    """The page as text; `owner` is the one it is for, where it is for one alone."""
+    name = scenario_name(summary["scenario"])
+    whose = "" if owner is None else f"<p>For {escape(owner)}. The other owners' names and numbers are left out.</p>"
     sections = [
-        f"<h1>Who is better off together? {escape(scenario)}</h1>",
-        f"<p class='soft'>{escape(_about(summary))}</p>",
-        f"<p class='verdict {tone}'>{escape(headline(summary))}</p>",
+        f"<p class='soft'>{escape(_about(summary, name, owner))}</p>",
+        f"<h1 class='{_tone(summary)}'>{escape(headline(summary))}</h1>",
+        whose,
         f"<p>{escape(basis(summary))}</p>",
-        _who(summary),
+        NOSCRIPT,
+        _who(summary) if owner is None else "",
         "<h2>How much</h2>",
         _ways(summary),
         *(f"<p class='soft'>{escape(text)}</p>" for text in [*marks(summary), *newcomers(summary), caption(summary)]),
         _decided(summary),
-        _owners(summary, drawings),
+        _costs(summary),
+        _owners(summary),
         _sure(summary),
-        _training(summary, drawings["curves"]),
-        "".join(["<h2>The data</h2>", *(f"<p>{escape(text)}</p>" for text in data_notes(summary))])
-        if data_notes(summary)
-        else "",
+        _training(summary),
+        data_section(summary),
         f"<h2>How to read this</h2>{READING.format(relative=RELATIVE if published(summary) else '')}",
         f"<h2>What each number is</h2>{_facts(summary)}",
         "<h2>What was run</h2><div class='side'>",
-        *(_pairs(summary, key) for key in ("scenario", "settings", "versions")),
-        f"</div><script>{parts.SCRIPT}</script></body></html>",
+        *(pairs(key.capitalize(), summary[key]) for key in _KEYS),
+        "</div>",
     ]
-    head = "<meta charset='utf-8'><meta name='viewport' content='width=device-width, initial-scale=1'>"
-    head += f"<title>{escape(scenario)}: who is better off together?</title><style>{parts.STYLE}</style>"
-    return "\n".join([f"<!doctype html>\n<html lang='en'><head>{head}</head><body>", *sections, ""])
+    return parts.page(f"{name}: who is better off together?", sections, chart_data(summary, curves))
 
 
-def _about(summary: Summary) -> str:
-    numbers = {"owner": len(summary["findings"]["owners"]), "method": len(ways(summary, "method"))}
+_KEYS: tuple[Literal["scenario", "settings", "versions"], ...] = ("scenario", "settings", "versions")
+
+
+def scenario_name(scenario: dict[str, Any]) -> str:
+    """The scenario's name, or that of the user's own data."""
+    name = str(scenario.get("name", "comparison"))
+    return Path(str(scenario.get("data", name))).stem if name == "custom" else name
+
+
+def _about(summary: Summary, name: str, owner: str | None) -> str:
+    numbers = {} if owner is not None else {"owner": len(summary["findings"]["owners"])}
+    numbers["method"] = len(ways(summary, "method"))
     numbers["seed" if published(summary) else "fold"] = len(summary["settings"]["seeds"])
-    return ", ".join(f"{count} {what}{'' if count == 1 else 's'}" for what, count in numbers.items())
+    return ", ".join([name, *(f"{count} {what}{'' if count == 1 else 's'}" for what, count in numbers.items())])
 
 
-def _harmed(summary: Summary) -> bool:
-    return any(v["verdict"] == "worse" for way in ways(summary, "method") for v in way["verdicts"])
+def _tone(summary: Summary) -> str:
+    """What the headline's colour says: somebody should join, or somebody was harmed."""
+    advice = summary["findings"]["recommendation"]
+    if advice is None:
+        return ""
+    harmed = any(v["verdict"] == "worse" for way in ways(summary, "method") for v in way["verdicts"])
+    return "join" if advice["federation"]["method"] else "harm" * harmed
 
 
 def _who(summary: Summary) -> str:
     """What each owner should do; for many owners first how many should do what."""
     advice = summary["findings"]["recommendation"]
-    if advice is None:
+    if advice is None or len(advice["owners"]) < 2:
         return ""
     owners = advice["owners"]
     body = [parts.line([one["owner"], action(one), one["why"]], owner=one["owner"]) for one in owners]
-    table = parts.table(("Owner", "Recommendation", "Why"), body, "words who")
+    table = parts.table(("Owner", "Recommendation", "Why"), body, "words who stacked", "recommendation")
     if len(owners) <= FEW:
         return f"<h2>Who</h2>{table}"
     numbers = Counter(map(action, owners)).most_common()
-    few = parts.table(("Recommendation", "Owners"), [parts.line([what, n]) for what, n in numbers], "narrow")
-    return f"<h2>Who</h2>{few}<details><summary>Owner by owner</summary>{parts.FILTER}{table}</details>"
+    few = parts.table(("Recommendation", "Owners"), [parts.line([what, f"{n:,}"]) for what, n in numbers], "narrow")
+    return f"<h2>Who</h2>{few}<details><summary>All {len(owners):,} owners, one by one</summary>{table}</details>"
 
 
 def _ways(summary: Summary) -> str:
-    """The verdict table, its rows in groups."""
-    found, named = rows(summary), len(summary["findings"]["owners"]) <= FEW
-    heads = headings(summary)
-    at = heads.index("Lowest owner")
-    least = {way["name"]: lowest(summary, way) for way in ways(summary)}
+    """The verdict table, its rows in groups; columns without a number are left out."""
+    found, heads = rows(summary), headings(summary)
+    shown = [i for i in range(len(heads)) if any(row.cells[i] != NONE for row in found)]
     groups = []
-    for kind, title in GROUPS.items():
-        body = []
-        for row in (row for row in found if row.kind == kind):
-            cells: list[Any] = list(row.cells)
-            if named and least[row.name]:
-                cells[at] = f"{cells[at]} {least[row.name]}"
-            body.append(parts.line(cells, "bar" if row.bar else ""))
+    for group, title in GROUPS.items():
+        body = [_way(summary, row, heads, shown) for row in found if row.kind == group]
         if body:
-            top = f"<tr class='group'><th scope='rowgroup' colspan='{len(heads)}'>{title}</th></tr>"
+            top = f"<tr class='group'><th scope='rowgroup' colspan='{len(shown)}'>{title}</th></tr>"
             groups.append(f"<tbody>{top}{''.join(body)}</tbody>")
-    return parts.table(heads, groups, bodies=True)
+    return parts.table([heads[i] for i in shown], groups, "ways", "ways", bodies=True)
 
 
 def _decided(summary: Summary) -> str:
@@ -192,59 +212,98 @@ def _decided(summary: Summary) -> str:
             f"Expected gain{m.unit}",
             "Chance of being worse off",
         ]
-        told.append(f"<details><summary><b>{escape(name)}</b></summary>{parts.table(head, body)}</details>")
+        told.append(
+            f"<details><summary><b>{escape(name)}</b></summary>{parts.table(head, body, '', 'deployed')}</details>"
+        )
     lines = "".join(f"<p>{escape(text)}</p>" for text in decision_lines(summary))
     return f"<h2>What owners deploy</h2>{lines}{''.join(told)}" if told else ""
 
 
-def _owners(summary: Summary, drawings: dict[str, str]) -> str:
-    """Each owner with each way to train: the gain with its interval, and the verdict."""
-    judged = [way for way in ways(summary, "method", "pooled", "alone") if way["verdicts"]]
-    if not judged:
+def _way(summary: Summary, row: Row, heads: list[str], shown: list[int]) -> str:
+    way = next(way for way in ways(summary) if way["name"] == row.name)
+    least = lowest(summary, way) if len(summary["findings"]["owners"]) <= FEW else None
+    cells: list[Any] = []
+    for i in shown:
+        text = row.cells[i]
+        if heads[i] == "Lowest owner" and least is not None:
+            text = parts.cell(f"{text} {least}", value=text, csv=text)
+        cells.append(text)
+    return parts.line(cells, "bar" if row.bar else "")
+
+
+def _costs(summary: Summary) -> str:
+    """The score against what it costs."""
+    if not any(entry["bytes_up"] or entry["train_seconds"] for entry in summary["methods"].values()):
         return ""
-    few = len(summary["findings"]["owners"]) <= FEW
-    axis, methods = axis_of(summary), len(ways(summary, "method"))
-    told = []
-    for way in judged:
-        opened = " open" if few and way["kind"] == "method" and methods <= 3 else ""
-        name = f"<b>{escape(way['title'])}</b> {escape(told_counts(way))}"
-        told.append(f"<details{opened}><summary>{name}</summary>{_verdicts(summary, way, axis)}</details>")
-    pictures = [
-        f"<h3>{title}</h3><p class='soft'>{said}</p><div class='panels'>{drawings[key]}</div>"
-        for key, title, said in (
-            (
-                "gains",
-                "All owners, sorted by gain",
-                "Left of the dashed line the owner is worse off than with the bar.",
-            ),
-            ("scatter", "The bar and the method", "A mark for each owner."),
-        )
-        if key in drawings
-    ]
-    return "".join(["<h2>Owner by owner</h2>", legend(), *pictures, "" if few else parts.FILTER, *told])
+    title = measure(summary).title
+    return f"<h3>{escape(title[:1].upper() + title[1:])} and cost</h3><div class='panels' data-chart='costs'></div>"
 
 
-def _verdicts(summary: Summary, way: Way, axis: Axis) -> str:
-    m, alone = measure(summary), bar(summary)["scores"]
-    entry = summary["methods"].get(way["name"]) or summary["methods"][summary["control"]]
-    found = {v["owner"]: v for v in way["verdicts"]}
+def _owners(summary: Summary) -> str:
+    """Each owner with each way to train: the gain with its interval, and the verdict."""
+    methods = ways(summary, "method")
+    if not any(way["verdicts"] for way in methods):
+        return ""
+    many = len(summary["findings"]["owners"])
+    overview = _matrix(summary, methods) if many <= FEW else _distribution(summary, methods)
+    title = "Owner by owner" if many > 1 else "Method by method"
+    table = "<details><summary>Every verdict with its reason</summary><div id='verdicts'></div></details>"
+    return f"<h2>{title}</h2>{legend()}<div data-controls></div>{overview}{table}"
+
+
+def _matrix(summary: Summary, methods: list[Way]) -> str:
+    """A row for each owner, a column for each method: the gain with its interval, on one scale."""
+    m, axis = measure(summary), axis_of(summary)
+    heads = ["Owner", f"Bar: {m.heading}"]
+    for way in methods:
+        name = escape(way["name"])
+        heads.append(parts.Html(f"<th scope='col' data-way='{name}' data-csv='{name}'>{name}{scale(axis, m)}</th>"))
+    found = {way["name"]: {v["owner"]: v for v in way["verdicts"]} for way in methods}
     body = []
-    for k, owner in enumerate(summary["findings"]["owners"]):
-        v, client = found.get(owner), entry["clients"][k]
-        sizes = [client["n_train"], client["n_test"]]
-        if v is None or v["gain"] is None:
-            said, why = (v["verdict"], v["why"]) if v else ("not judged", "No test rows.")
-            shares = m.score(alone[k]), m.score(way["scores"][k])
-            body.append(parts.line([owner, said, NONE, NONE, *shares, why, *sizes], owner=owner))
-            continue
-        span = " to ".join(NONE if v[end] is None else m.gain(v[end]) for end in ("lower", "upper"))
-        drawing = drawn(axis, v, f"{m.gain(v['gain'])} ({span}), {v['verdict']}, {owner}")
-        cells = [v["verdict"], m.gain(v["gain"]), parts.Html(f"{drawing}<small>{escape(parts.minus(span))}</small>")]
-        cells += [m.score(v["control_score"]), m.score(v["method_score"]), v["why"], *sizes]
-        body.append(parts.line([owner, *cells], v["verdict"].split()[0], owner))
-    level = f"{100 * summary['settings'].get('level', 0.95):g}% interval"
-    head = ["Owner", "Verdict", f"Gain{m.unit}", level, "Bar", way["name"], "Why", "Train rows", "Test rows"]
-    return parts.table(head, body, "owners")
+    for owner, alone in zip(summary["findings"]["owners"], bar(summary)["scores"], strict=True):
+        cells = [_judged(way["name"], found[way["name"]].get(owner), axis, m) for way in methods]
+        first = parts.cell(m.score(alone), label="Bar")
+        body.append(parts.line([owner, first, *cells], owner=owner))
+    said = f"Gain over the bar{m.unit}, with its interval; left of the dashed line the owner is worse off than alone. "
+    said += "An arrow: the interval goes on beyond the scale."
+    return f"<p class='soft'>{said}</p>{parts.table(heads, body, 'matrix stacked', 'gains')}"
+
+
+def _judged(way: str, v: dict[str, Any] | None, axis: Axis, m: Measure) -> parts.Html:
+    about = {"way": way, "label": way}
+    if v is None or v["gain"] is None:
+        return parts.cell(v["verdict"] if v else "no test rows", value=NONE, csv="", **about)
+    inside = f"<b class='gain'>{parts.html(m.gain(v['gain']))}</b> <small>({between(m, v)})</small>{drawn(axis, v)}"
+    value = f"{(100 if m.points else 1) * v['gain']:.6g}"
+    said = f"{v['verdict']}: {v['why']}"
+    return parts.cell(parts.Html(inside), kind(v["verdict"]), said, value=value, csv=value, **about)
+
+
+SHARES = {"Lowest": 0.0, "10% of owners below": 0.1, "Half below": 0.5, "90% below": 0.9, "Highest": 1.0}
+
+
+def _distribution(summary: Summary, methods: list[Way]) -> str:
+    """How many owners have which verdict, how gains are distributed, and all of them sorted."""
+    m, body = measure(summary), []
+    for way in methods:
+        gains = [v["gain"] for v in way["verdicts"] if v["gain"] is not None]
+        told = [m.gain(float(np.quantile(gains, share))) if gains else NONE for share in SHARES.values()]
+        name = parts.cell(way["name"], way=way["name"])
+        body.append(parts.line([name, parts.cell(_stack(way), csv=""), *told]))
+    head = ["Method", "Owners by verdict", *(f"{name}{m.unit if name == 'Lowest' else ''}" for name in SHARES)]
+    said = f"The gain over the bar{m.unit}: how many owners have which verdict, and how their gains are distributed."
+    table = parts.table(head, body, "spread", "distribution")
+    return f"<p class='soft'>{said}</p>{table}<div class='panels' data-chart='gains'></div>"
+
+
+def _stack(way: Way) -> parts.Html:
+    """The owners by verdict as one bar."""
+    spans = [
+        f"<span class='{kind(word)}' style='flex:{n}' title='{n:,} {word}'>{n:,}</span>"
+        for word, n in counts(way).items()
+        if n
+    ]
+    return parts.Html(f"<div class='stack'>{''.join(spans)}</div>")
 
 
 def _sure(summary: Summary) -> str:
@@ -255,19 +314,22 @@ def _sure(summary: Summary) -> str:
         luck = TRAINING.get(found["training"], found["training"])
         said.append(f"They cover the luck of the test rows and {luck}.")
     for way in ways(summary, "method"):
-        if way["ptr"]:
+        if way["ptr"] and len(found["owners"]) > 1:
             low, high, share = (f"{100 * way['ptr'][key]:.0f}" for key in ("low", "high", "share"))
             said.append(f"{way['name']} is above the bar for {share}% of owners; chance alone gives {low} to {high}%.")
     said += [f"{way['name']}: {note}." for way in ways(summary) for note in way["notes"] if "step size" not in note]
     return "<h2>How sure</h2><ul>" + "".join(f"<li>{escape(text)}</li>" for text in said) + "</ul>"
 
 
-def _training(summary: Summary, curves: str) -> str:
+def _training(summary: Summary) -> str:
     """How training went, and what each method tried and chose."""
     own = not published(summary)
-    said = "Validation loss by round, mean over owners" if own else "Mean test score by round, never used to choose"
-    text = f"<h2>Training</h2><p class='soft'>{said}; dots: the rounds that were chosen.</p>"
-    text += f"<div class='panels'>{curves}</div>"
+    said = "Validation loss by round" if own else "Test accuracy by round, which is drawn and never used to choose"
+    runs = "fold" if own else "seed"
+    text = (
+        f"<h2>Training</h2><p class='soft'>{said}. Band: lowest to highest {runs}; dots: the rounds that were chosen. "
+    )
+    text += "Choose an owner or a method above to see its own curve.</p><div class='panels' data-chart='curves'></div>"
     body = []
     for name, entry in summary["methods"].items():
         for fold, one in zip(summary["settings"]["seeds"], entry.get("search", []), strict=False):
@@ -276,14 +338,15 @@ def _training(summary: Summary, curves: str) -> str:
             body.append(parts.line([name, fold, tried, f"{one['lr']:.3g}", one["round"], quantity(one["loss"]), yes]))
     if body:
         head = ("Method", "Fold", "Step sizes tried: validation loss", "Step size", "Rounds", "Loss", "Still improving")
-        text += f"<details><summary>What each method tried and chose</summary>{parts.table(head, body)}</details>"
+        table = parts.table(head, body, "", "search")
+        text += f"<details><summary>What each method tried and chose</summary>{table}</details>"
     return text
 
 
 def _facts(summary: Summary) -> str:
     m = measure(summary)
     by = "By seed" if published(summary) else "By fold"
-    head = ("Method", "Model", "Chosen round", by, "Averaged over", m.heading, "Over samples")
+    head = ["Method", "Model", "Chosen round", by, "Averaged over", m.heading, "Over samples"]
     body = []
     for name, entry in summary["methods"].items():
         model, rule, average = facts(entry)
@@ -293,20 +356,12 @@ def _facts(summary: Summary) -> str:
     return parts.table(head, body, "words")
 
 
-def _pairs(summary: Summary, key: Literal["scenario", "settings", "versions"]) -> str:
+def pairs(title: str, values: dict[str, Any]) -> str:
+    """Names and values, as a small table."""
+
     def text(value: Any) -> str:
         return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
-    body: Iterable[str] = (parts.line([name, text(value)]) for name, value in summary[key].items())
-    head = f"<thead><tr><th scope='col' colspan='2'>{key.capitalize()}</th></tr></thead>"
+    body: Iterable[str] = (parts.line([name, text(value)]) for name, value in values.items())
+    head = f"<thead><tr><th scope='col' colspan='2'>{escape(title)}</th></tr></thead>"
     return f"<table class='pair'>{head}<tbody>{''.join(body)}</tbody></table>"
-
-
-def _drawing(name: str, chart: Any, ink: str) -> str:
-    """The chart as an SVG that takes the page's text colour and shares no identifier with the others."""
-    out = io.StringIO()
-    chart.save(out, format="svg")
-    drawing = re.sub(r'<rect [^>]*fill="white"/>', "", out.getvalue(), count=1).replace(ink, "currentColor")
-    drawing = re.sub(r'(id="|url\(#)(?=[a-z])', rf"\g<1>{name}-", drawing)
-    width = re.findall(r' width="(\d+)', drawing)[0]
-    return f"<figure style='max-width: {width}px'>{drawing}</figure>"

@@ -190,16 +190,23 @@ def columns(summary: Summary) -> list[Column]:
     short = m.title.replace(" ", "\n", 1)
     short += " %" if m.points else "\n(lower\nis better)" if not m.higher else ""
     relative = [Column("R-Acc\n%", "R-Acc, %", lambda way, e: percent(e.get("r_accuracy") if e else None, "+"))]
-    return [
-        Column(short, m.heading[:1].upper() + m.heading[1:], score),
-        Column("gain", f"Gain over the bar{m.unit}", lambda way, e: m.gain(way["gain"])),
-        *(relative if published(summary) else []),
+    over_owners = [
         Column("lowest\nowner", "Lowest owner", lambda way, e: m.score(way["lowest"])),
         *(
             Column(short, word.capitalize(), verdict(word))
             for word, short in zip(VERDICTS, ("better", "worse", "no\ndiff.", "too\nfew"), strict=True)
         ),
         Column("PTR %\n(chance)", "PTR, % (chance)", lambda way, e: transfer(way["ptr"])),
+    ]
+    if len(summary["findings"]["owners"]) == 1:
+        over_owners = [
+            Column("verdict", "Verdict", lambda w, e: w["verdicts"][0]["verdict"] if w["verdicts"] else NONE)
+        ]
+    return [
+        Column(short, m.heading[:1].upper() + m.heading[1:], score),
+        Column("gain", f"Gain over the bar{m.unit}", lambda way, e: m.gain(way["gain"])),
+        *(relative if published(summary) else []),
+        *over_owners,
         Column("MB\nup", "MB up", size("bytes_up")),
         Column("MB\ndown", "MB down", size("bytes_down")),
         Column("train\ns", "Training, s", lambda way, e: amount(e.get("train_seconds"))),
@@ -236,14 +243,15 @@ def verdict_table(summary: Summary) -> Table:
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
     for i, short in enumerate(["way", *(column.short for column in shown)]):
         table.add_column(short, justify="right" if i else "left", no_wrap=bool(i), overflow="fold")
-    worse = 1 + next(i for i, column in enumerate(shown) if column.short == "worse")
+    worse = next((i for i, column in enumerate(shown, 1) if column.short in ("worse", "verdict")), 0)
     kind = ""
     for row in found:
         if row.kind != kind:
             kind = row.kind
             table.add_row(Text(SHORT[kind], style="italic"))
         cells = [Text(cell) for cell in row.cells]
-        if cells[worse].plain not in ("0", NONE):
+        told = cells[worse].plain
+        if told == "worse" or (told.isdigit() and told != "0"):
             cells[worse].stylize("bold")
         table.add_row(*cells)
     return table

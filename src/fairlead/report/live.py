@@ -1,0 +1,208 @@
+"""The page while a run is going: how far each training is, and the validation loss so far; no verdict before the end.
+
+It is made anew from the run folders whenever it is asked for. They are written every 20 seconds and at the end of each
+training. Test scores are left out: whoever stops or goes on because of them would choose on test rows.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable
+from html import escape
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fairlead.core.errors import InputError, RunError
+from fairlead.report import parts
+from fairlead.report.charts import MOST, Curves, line_of
+from fairlead.report.page import NOSCRIPT, page_of_folder, pairs, scenario_name
+from fairlead.report.read import RECORDS, read_columns
+from fairlead.report.tables import NONE, VERDICTS, quantity
+from fairlead.runs.files import read_json
+
+HOST = "127.0.0.1"  # nobody but this machine
+
+
+class Training(NamedTuple):
+    """One training's folder, as far as it has come."""
+
+    place: str  # inside the comparison
+    method: str
+    rounds: int  # at most
+    done: int
+    finished: bool
+    written: float  # when its records were written last; 0 before
+    names: list[str]  # of the owners, once known
+    seconds: float
+    path: Path
+
+
+def live_page(folder: Path, state: str) -> str:
+    """The page of a comparison that is not finished."""
+    plan = read_plan(folder)
+    found = [_training(folder, path) for path in sorted((folder / "runs").rglob("settings.json"))]
+    newest = {name: [t for t in found if t.method == name and t.written] for name in plan["methods"]}
+    shown = {name: max(own, key=lambda t: t.written) for name, own in newest.items() if own}
+    done = sum(t.finished for t in found)
+    said = f"Training goes on: {done} of the {len(found)} trainings begun so far {'is' if done == 1 else 'are'} done."
+    body = [_line(name, [t for t in found if t.method == name], shown.get(name)) for name in plan["methods"]]
+    each = [
+        parts.line([t.place, f"{t.done} of {t.rounds}", f"{t.seconds:.1f}", "yes" if t.finished else "no"])
+        for t in sorted(found, key=lambda t: -t.written)
+    ]
+    head = ("Method", "Trainings done", "Newest training", "Its round", "Its validation loss")
+    sections = [
+        f"<p class='soft'>{escape(scenario_name(_scenario(plan)))}, {time.strftime('%H:%M:%S')}</p>",
+        f"<h1>{said} There is no verdict yet.</h1>",
+        "<p>This page shows the verdict when all methods are trained, and no test scores before.</p>",
+        NOSCRIPT,
+        f"<h2>How far</h2>{parts.table(head, body, 'words')}",
+        f"<details><summary>Every training</summary>"
+        f"{parts.table(('Training', 'Round', 'Seconds', 'Done'), each, 'words')}</details>",
+        "<h2>Validation loss so far</h2><p class='soft'>The newest training of each method.</p>",
+        "<div data-controls></div><div class='panels' data-chart='curves'></div>",
+        f"<h2>What is run</h2><div class='side'>{pairs('Scenario', _scenario(plan))}</div>",
+    ]
+    return parts.page(f"Training: {scenario_name(_scenario(plan))}", sections, _data(plan["methods"], shown, state))
+
+
+def read_plan(folder: Path) -> dict[str, Any]:
+    """What a comparison was asked for; `RunError` where the folder holds none."""
+    plan: Any = read_json(Path(folder) / "settings.json")
+    if not isinstance(plan, dict) or not {"methods", "experiment"} <= plan.keys():
+        raise RunError(f"{folder} holds no comparison; expected the folder that `fairlead compare --out` names")
+    found: dict[str, Any] = plan
+    return found
+
+
+def _scenario(plan: dict[str, Any]) -> dict[str, Any]:
+    return {"name": plan["experiment"].get("name", "custom")} | plan["experiment"].get("scenario", {})
+
+
+def _training(folder: Path, path: Path) -> Training:
+    settings, run = read_json(path), path.parent
+    records, finished = run / "records.parquet", run / "summary.json"
+    parts_written = [part.stat().st_mtime for part in records.glob("*.parquet")]
+    costs = read_columns(run / "rounds.parquet", ("round", "seconds")).to_pydict() if parts_written else {}
+    return Training(
+        place=run.relative_to(folder / "runs").as_posix(),
+        method=settings["method"],
+        rounds=settings["experiment"]["rounds"],
+        done=max(costs.get("round", [0]), default=0),
+        finished=finished.exists(),
+        written=max(parts_written, default=0.0),
+        names=read_json(finished).get("names", []) if finished.exists() else [],
+        seconds=sum(costs.get("seconds", [])),
+        path=records,
+    )
+
+
+def _line(method: str, found: list[Training], newest: Training | None) -> str:
+    done = f"{sum(t.finished for t in found)} of {len(found)}"
+    if newest is None:
+        return parts.line([method, done, NONE, NONE, NONE])
+    line = line_of(_records(newest), method, ("validation", "loss"), _size(newest), 1)
+    loss = quantity(line.mean[-1]) if line.mean else NONE
+    return parts.line([method, done, newest.place, f"{newest.done} of {newest.rounds}", loss])
+
+
+def _records(training: Training) -> Any:
+    import pyarrow as pa
+
+    table = read_columns(training.path, RECORDS)
+    table = table.append_column("method", pa.array([training.method] * len(table), pa.string()))
+    return table.append_column("seed", pa.array([0] * len(table), pa.int64()))
+
+
+def _size(training: Training) -> int:
+    """The number of owners."""
+    clients = read_columns(training.path, ("client",))["client"].to_numpy()
+    return int(clients.max()) + 1 if len(clients) else 0
+
+
+def _data(methods: list[str], shown: dict[str, Training], state: str) -> dict[str, Any]:
+    """What `page.js` draws: a line for every method."""
+    owners = max((_size(t) for t in shown.values()), default=0)
+    names = next((t.names for t in shown.values() if len(t.names) == owners), None) or [str(k) for k in range(owners)]
+    lines = {}
+    for name, training in shown.items():
+        line = line_of(_records(training), name, ("validation", "loss"), owners, 1)
+        lines[name] = line.drawn(MOST // len(methods)) | {"chosen": []}
+    hues = [name for name in methods if name != "local"]
+    way: dict[str, Any] = {"score": None, "on": True, "bar": False}
+    return {
+        "live": state,
+        "measure": {"heading": "", "unit": "", "percent": False},
+        "level": "",
+        "axis": [-1, 1],
+        "words": list(VERDICTS),
+        "owners": names,
+        "train": [],
+        "test": [],
+        "ways": [
+            way | {"name": name, "kind": "method", "hue": hues.index(name) if name in hues else None}
+            for name in methods
+        ],
+        "curves": Curves("validation loss", lines)._asdict(),
+    }
+
+
+def state_of(folder: Path) -> str:
+    """A short text that changes whenever a file of the comparison was written."""
+    names = ("settings.json", "summary.json", "*.parquet")
+    found = sorted(str((p, p.stat().st_mtime_ns)) for name in names for p in Path(folder).rglob(name) if p.is_file())
+    return hashlib.sha256("\n".join(found).encode()).hexdigest()[:16]
+
+
+def is_finished(folder: Path) -> bool:
+    """Whether the summary is there, and no training has written anything after it."""
+    summary = Path(folder) / "summary.json"
+    if not summary.is_file():
+        return False
+    written = [p.stat().st_mtime for p in (Path(folder) / "runs").rglob("records.parquet/*.parquet")]
+    return summary.stat().st_mtime >= max(written, default=0.0)
+
+
+def watching_page(folder: Path) -> str:
+    """The verdict's page, or that of the training that goes on."""
+    return page_of_folder(folder) if is_finished(folder) else live_page(folder, state_of(folder))
+
+
+def watching_server(folder: Path, port: int = 0) -> ThreadingHTTPServer:
+    """A server of the folder's page for this machine alone; `port` 0 takes one that is free."""
+    read_plan(folder)
+    answers: dict[str, tuple[str, Callable[[], str]]] = {
+        "/": ("text/html", lambda: watching_page(folder)),
+        "/state": ("text/plain", lambda: state_of(folder)),
+    }
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            # A page of another site must not read this one by giving its own name to this address.
+            here = {f"{name}:{server.server_port}" for name in (HOST, "localhost")}
+            kind, answer = answers.get(self.path, ("", lambda: ""))
+            if self.headers.get("Host") not in here or not kind:
+                self.send_error(404)
+                return
+            try:
+                body = answer().encode()
+            except (RunError, OSError) as error:  # a file that is just being replaced: the next look finds it
+                self.send_error(503, "not readable now", str(error))
+                return
+            self.send_response(200)
+            self.send_header("Content-Type", f"{kind}; charset=utf-8")
+            self.send_header("Content-Length", str(len(body)))
+            self.send_header("Cache-Control", "no-store")
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """Requests are no news."""
+
+    try:
+        server = ThreadingHTTPServer((HOST, port), Handler)
+    except OSError as error:
+        raise InputError(f"--port {port}: {error.strerror or error}; leave it out to take one that is free") from error
+    return server

@@ -1,0 +1,427 @@
+'use strict';
+// Charts, and tables that sort, filter and download. Names of owners and methods come from strangers: they become text
+// (textContent) and never HTML.
+const data = JSON.parse(document.getElementById('data').textContent);
+const all = (what, where = document) => [...where.querySelectorAll(what)];
+const NONE = '–', MOST = 60; // so many rows of the long table are shown at first
+const CLASSES = data.words.map(word => word.split(' ')[0]);
+
+// ---- Elements, numbers, text
+
+const filled = (element, given, inside) => {
+  for (const [key, value] of Object.entries(given)) {
+    if (key === 'text') element.textContent = value;
+    else if (key.startsWith('on')) element.addEventListener(key.slice(2), value);
+    else if (key === 'style') for (const [name, x] of Object.entries(value)) element.style.setProperty(name, x);
+    else if (value !== undefined) element.setAttribute(key, value);
+  }
+  element.append(...inside);
+  return element;
+};
+const make = (tag, given = {}, ...inside) => filled(document.createElement(tag), given, inside);
+const draw = (tag, given = {}, ...inside) =>
+  filled(document.createElementNS('http://www.w3.org/2000/svg', tag), given, inside);
+const known = x => x !== null && x !== undefined;
+const number = (x, sign = false) => {
+  if (!known(x)) return NONE;
+  const digits = data.measure.percent ? 1 : Math.abs(x) >= 1000 ? 0 : undefined;
+  const text = Math.abs(x).toLocaleString('en', digits === undefined ? { maximumSignificantDigits: 3 } :
+    { minimumFractionDigits: digits, maximumFractionDigits: digits });
+  const zero = Number(text.replaceAll(',', '')) === 0;
+  return (x < 0 && !zero ? '−' : sign && !zero ? '+' : '') + text;
+};
+const short = x => x.toLocaleString('en', { maximumSignificantDigits: 3 }).replace('-', '−');
+const span = (low, high) => `${number(low, true)} to ${number(high, true)}`;
+const mean = values => values.length ? values.reduce((a, b) => a + b, 0) / values.length : null;
+
+// ---- What the reader has chosen
+
+const judged = data.ways.filter(way => way.gains);
+const choosable = data.ways.filter(way => way.gains || (data.curves && data.curves.lines[way.name]));
+const state = {
+  wanted: '', ways: new Set(data.ways.filter(way => way.on).map(way => way.name)),
+  words: new Set(data.words), sort: 3, down: true, whole: false,
+};
+const KEPT = 'fairlead:' + location.pathname;
+const keep = () => { // across the reloads of a page that follows a run
+  if (data.live) sessionStorage.setItem(KEPT, JSON.stringify({ wanted: state.wanted, off: data.ways
+    .filter(way => !state.ways.has(way.name)).map(way => way.name), y: scrollY }));
+};
+const recall = () => {
+  const kept = data.live && JSON.parse(sessionStorage.getItem(KEPT));
+  if (!kept) return;
+  state.wanted = kept.wanted;
+  kept.off.forEach(name => state.ways.delete(name));
+};
+const matching = () => {
+  const wanted = state.wanted.trim().toLowerCase(), names = data.owners.map(name => name.toLowerCase());
+  const exact = names.indexOf(wanted);
+  return exact >= 0 ? [exact] : names.flatMap((name, k) => name.includes(wanted) ? [k] : []);
+};
+const choose = name => { state.wanted = state.wanted === name ? '' : name; refresh(); };
+
+// ---- What shows at the pointer
+
+const tip = make('div', { id: 'tip', role: 'status', hidden: '' });
+document.body.append(tip);
+const say = (event, text) => {
+  tip.textContent = text;
+  tip.hidden = false;
+  const right = event.clientX + 14 + tip.offsetWidth > innerWidth;
+  tip.style.left = Math.max(4, right ? event.clientX - tip.offsetWidth - 10 : event.clientX + 14) + 'px';
+  tip.style.top = Math.max(4, Math.min(event.clientY + 14, innerHeight - tip.offsetHeight - 4)) + 'px';
+};
+const quiet = () => { tip.hidden = true; };
+
+// ---- Charts
+
+const ticks = (low, high, count) => {
+  const raw = (high - low) / count, power = 10 ** Math.floor(Math.log10(raw));
+  const step = power * [1, 2, 5, 10].find(x => x * power >= raw);
+  const first = Math.ceil(low / step - 1e-9), found = [];
+  for (let i = first; i * step <= high + step * 1e-9; i++) found.push(i * step + 0); // never minus zero
+  return found;
+};
+const around = (values, margin = 0.06) => {
+  const low = Math.min(...values), high = Math.max(...values), room = (high - low) * margin || Math.abs(high) * 0.1 || 1;
+  return [low - room, high + room];
+};
+
+// An empty chart: grid, numbers and titles; `x` and `y` are {low, high, title}.
+const chart = (box, height, x, y, said) => {
+  const width = Math.max(box.clientWidth, 220);
+  const marks = ticks(y.low, y.high, 5), left = 12 + 7 * Math.max(...marks.map(v => short(v).length));
+  const top = 24, bottom = height - 38, right = width - 14;
+  const px = v => left + (v - x.low) / (x.high - x.low || 1) * (right - left);
+  const py = v => bottom - (v - y.low) / (y.high - y.low || 1) * (bottom - top);
+  const svg = draw('svg', { width, height, viewBox: `0 0 ${width} ${height}`, role: 'img', 'aria-label': said });
+  for (const v of marks) {
+    svg.append(draw('line', { class: 'grid', x1: left, x2: right, y1: py(v), y2: py(v) }));
+    svg.append(draw('text', { class: 'soft', x: left - 6, y: py(v) + 4, 'text-anchor': 'end', text: short(v) }));
+  }
+  for (const v of x.ticks === false ? [] : ticks(x.low, x.high, Math.min(8, width / 90)))
+    svg.append(draw('text', { class: 'soft', x: px(v), y: bottom + 16, 'text-anchor': 'middle', text: short(v) }));
+  svg.append(draw('text', { class: 'soft', x: (left + right) / 2, y: height - 4, 'text-anchor': 'middle', text: x.title }));
+  svg.append(draw('text', { class: 'soft', x: 2, y: 12, text: y.title }));
+  return { svg, px, py, left, right, top, bottom };
+};
+const at = (event, svg) => {
+  const box = svg.getBoundingClientRect();
+  return [event.clientX - box.left, event.clientY - box.top];
+};
+const MARKS = [ // by verdict, of size s around (x, y)
+  (x, y, s) => `M${x} ${y - s}l${s} ${1.7 * s}h${-2 * s}Z`, (x, y, s) => `M${x} ${y + s}l${s} ${-1.7 * s}h${-2 * s}Z`,
+  (x, y, s) => `M${x - s} ${y}a${s} ${s} 0 1 0 ${2 * s} 0a${s} ${s} 0 1 0 ${-2 * s} 0Z`,
+  (x, y, s) => `M${x} ${y - s}l${s} ${s}l${-s} ${s}l${-s} ${-s}Z`,
+];
+const told = (way, k) => {
+  const rows = known(data.test[k]) ? `\n${data.test[k].toLocaleString('en')} test rows` : '';
+  const gain = known(way.gains[k]) ? `${number(way.gains[k], true)}${data.measure.unit}` : NONE;
+  return `${data.owners[k]}, ${way.name}\n${known(way.verdicts[k]) ? data.words[way.verdicts[k]] : 'not judged'}\n` +
+    `gain ${gain}, ${data.level} interval ${span(way.low[k], way.high[k])}${rows}`;
+};
+
+// An interval that reaches the edge of the scale goes on beyond it.
+const clamp = v => Math.min(Math.max(v, data.axis[0]), data.axis[1]);
+
+// All owners of a way to train, sorted by gain.
+const gains = (box, ways, match) => {
+  const chosen = new Set(match);
+  for (const way of ways) {
+    const order = data.owners.map((_, k) => k).filter(k => known(way.gains[k])).sort((a, b) => way.gains[a] - way.gains[b]);
+    if (!order.length) continue;
+    const figure = make('figure', {}, make('h4', { text: way.name }));
+    box.append(figure);
+    const c = chart(figure, 260, { low: 0, high: order.length + 1, title: `${order.length.toLocaleString('en')} owners, lowest gain first`, ticks: false },
+      { low: data.axis[0], high: data.axis[1], title: `gain over the bar${data.measure.unit}` },
+      `${way.name}: the gains of ${order.length} owners, sorted`);
+    const size = Math.max(1.8, Math.min(5, (c.right - c.left) / order.length / 2));
+    c.svg.append(draw('line', { class: 'zero', x1: c.left, x2: c.right, y1: c.py(0), y2: c.py(0) }));
+    for (const faded of [true, false]) data.words.forEach((_, word) => {
+      let lines = '', marks = '';
+      order.forEach((k, rank) => {
+        if (way.verdicts[k] !== word || chosen.has(k) === faded) return;
+        const x = c.px(rank + 1).toFixed(1), ends = [way.low[k], way.high[k]].map((v, i) => clamp(v ?? data.axis[i]));
+        lines += `M${x} ${c.py(ends[0]).toFixed(1)}V${c.py(ends[1]).toFixed(1)}`;
+        marks += MARKS[word](+x, +c.py(way.gains[k]).toFixed(1), !faded && chosen.size < 6 ? 6 : size);
+      });
+      if (marks) c.svg.append(draw('g', { class: `${CLASSES[word]}${faded ? ' faded' : ''}` },
+        draw('path', { class: 'range', d: lines, 'stroke-width': Math.min(1.5, size / 2) }), draw('path', { class: 'mark', d: marks })));
+    });
+    const nearest = event => {
+      const rank = Math.round((at(event, c.svg)[0] - c.left) / (c.right - c.left) * (order.length + 1)) - 1;
+      return order[Math.min(Math.max(rank, 0), order.length - 1)];
+    };
+    filled(c.svg, { style: { cursor: 'pointer' }, onpointermove: event => say(event, told(way, nearest(event))),
+      onpointerleave: quiet, onclick: event => choose(data.owners[nearest(event)]) }, []);
+    figure.append(c.svg);
+  }
+};
+
+const hue = way => way.hue === null ? 'var(--soft)' : `var(--c${way.hue % 8})`;
+const DASHES = ['', '6 4', '2 3'];
+const dash = way => way.hue === null ? DASHES[1] : DASHES[Math.floor(way.hue / 8) % 3];
+
+// The score against what it costs: bytes and seconds.
+const costs = (box, ways) => {
+  const bar = data.ways.find(way => way.bar);
+  for (const [key, title] of [['megabytes', 'MB sent and received in one run'], ['seconds', 'seconds of training']]) {
+    const shown = ways.filter(way => known(way[key]) && known(way.score));
+    if (!shown.length) continue;
+    const figure = make('figure');
+    box.append(figure);
+    const [low, high] = around([...shown.map(way => way.score), bar.score].filter(known), 0.14);
+    const c = chart(figure, 250, { low: 0, high: Math.max(...shown.map(way => way[key])) * 1.08 || 1, title },
+      { low, high, title: data.measure.heading }, `Score against ${title}`);
+    if (known(bar.score)) c.svg.append(
+      draw('line', { class: 'zero', x1: c.left, x2: c.right, y1: c.py(bar.score), y2: c.py(bar.score) }),
+      draw('text', { class: 'soft', x: c.right, y: c.py(bar.score) - 4, 'text-anchor': 'end', text: `the bar: ${bar.name}` }));
+    const used = known(bar.score) ? [[c.right - 6 * (9 + bar.name.length), c.right, c.py(bar.score) - 8]] : [];
+    shown.forEach(way => used.push([c.px(way[key]) - 6, c.px(way[key]) + 6, c.py(way.score)]));
+    for (const way of [...shown].sort((a, b) => b.score - a.score)) {
+      // The name stands beside its point, or above or below, wherever nothing else stands.
+      const x = c.px(way[key]), y = c.py(way.score), long = 7 * way.name.length;
+      const places = [[x + 9, y], [x - 9 - long, y], [x - long / 2, y - 14], [x - long / 2, y + 14],
+        [x + 6, y - 13], [x - 6 - long, y - 13], [x + 6, y + 13], [x - 6 - long, y + 13]];
+      const free = ([a, b]) => a >= c.left - 8 && a + long <= c.right + 12 && !used.some(([from, to, at]) =>
+        a < to && a + long > from && Math.abs(b - at) < 12);
+      const [from, height] = places.find(free) || places[0];
+      used.push([from, from + long, height]);
+      const said = `${way.name}\n${data.measure.heading}: ${number(way.score)}\n${title}: ${short(way[key])}`;
+      c.svg.append(draw('g', { class: 'point', onpointermove: event => say(event, said), onpointerleave: quiet },
+        draw('circle', { cx: x, cy: y, r: 12, fill: 'transparent' }), draw('circle', { cx: x, cy: y, r: 5, fill: hue(way) }),
+        draw('text', { x: from, y: height + 4, text: way.name })));
+    }
+    figure.append(c.svg);
+  }
+};
+
+// How training went: the mean over the chosen owners, round by round.
+const curve = (line, match) => {
+  if (match.length === data.owners.length) return line.mean;
+  return line.rounds.map((_, i) => mean(match.map(k => line.owners[k][i]).filter(known)));
+};
+const curves = (box, ways, match) => {
+  const lines = ways.map(way => [way, data.curves.lines[way.name]]).filter(([, line]) => line && line.rounds.length);
+  const values = lines.map(([, line]) => curve(line, match));
+  const seen = values.flat().filter(known);
+  if (!seen.length) {
+    box.append(make('p', { class: 'soft', text: 'Nothing to draw yet: choose a method that was trained, or other owners.' }));
+    return;
+  }
+  const whole = match.length === data.owners.length;
+  const bands = whole ? lines.flatMap(([, line]) => [...line.low, ...line.high]).filter(known) : [];
+  const figure = make('figure', { class: 'alone' });
+  box.append(figure);
+  const [low, high] = around([...seen, ...bands]);
+  const last = Math.max(...lines.map(([, line]) => Math.max(...line.rounds)));
+  const who = whole ? `mean over ${data.owners.length} owners` : match.length === 1 ? data.owners[match[0]] :
+    `mean over ${match.length} of ${data.owners.length} owners`;
+  const c = chart(figure, 320, { low: 0, high: last || 1, title: 'round' }, { low, high, title:
+    `${data.curves.what}, ${data.owners.length === 1 ? data.owners[0] : who}` }, `${data.curves.what} by round, ${who}`);
+  lines.forEach(([way, line], n) => {
+    const points = line.rounds.flatMap((round, i) => known(values[n][i]) ? [[round, values[n][i], i]] : []);
+    if (whole && line.rounds.length > 1) {
+      const up = points.map(([r, , i]) => `${c.px(r).toFixed(1)} ${c.py(line.high[i]).toFixed(1)}`);
+      const down = points.map(([r, , i]) => `${c.px(r).toFixed(1)} ${c.py(line.low[i]).toFixed(1)}`).reverse();
+      c.svg.append(draw('path', { d: `M${[...up, ...down].join('L')}Z`, fill: hue(way), opacity: lines.length > 2 ? 0.07 : 0.14 }));
+    }
+    const d = 'M' + points.map(([r, v]) => `${c.px(r).toFixed(1)} ${c.py(v).toFixed(1)}`).join('L');
+    c.svg.append(draw('path', { class: 'line', d, fill: 'none', stroke: hue(way), 'stroke-width': 2,
+      'stroke-dasharray': dash(way) }));
+    const dots = whole ? line.chosen : points.length === 1 ? [points[0]] : [];
+    for (const [r, v] of dots) c.svg.append(draw('circle', { cx: c.px(r), cy: c.py(v), r: 4, fill: hue(way) }));
+  });
+  const guide = draw('line', { class: 'guide', y1: c.top, y2: c.bottom, visibility: 'hidden' });
+  c.svg.append(guide);
+  const rounds = [...new Set(lines.flatMap(([, line]) => line.rounds))];
+  filled(c.svg, { onpointermove: event => {
+    const wanted = (at(event, c.svg)[0] - c.left) / (c.right - c.left) * (last || 1);
+    const round = rounds.reduce((a, b) => Math.abs(b - wanted) < Math.abs(a - wanted) ? b : a);
+    const said = lines.flatMap(([way, line], n) => {
+      const i = line.rounds.indexOf(round);
+      return i >= 0 && known(values[n][i]) ? [`${way.name}: ${short(values[n][i])}`] : [];
+    });
+    filled(guide, { x1: c.px(round), x2: c.px(round), visibility: 'visible' }, []);
+    say(event, [`round ${round}`, ...said].join('\n'));
+  }, onpointerleave: () => { quiet(); guide.setAttribute('visibility', 'hidden'); } }, []);
+  figure.append(c.svg);
+};
+
+// ---- The table of every verdict
+
+const place = value => `${(100 * (clamp(value) - data.axis[0]) / (data.axis[1] - data.axis[0])).toFixed(1)}%`;
+const drawnSpan = (way, k) => make('span', { class: `span${(way.low[k] ?? -Infinity) < data.axis[0] ? ' below' : ''}${
+  (way.high[k] ?? Infinity) > data.axis[1] ? ' above' : ''}`, style: { '--a': place(way.low[k] ?? data.axis[0]),
+  '--b': place(way.high[k] ?? data.axis[1]), '--g': place(way.gains[k]), '--z': place(0) } },
+  make('i'), make('u'));
+const bar = data.ways.find(way => way.bar);
+const COLUMNS = [ // heading, value to sort by and to save, cell
+  ['Owner', ([, k]) => data.owners[k], ([, k]) => make('button', { class: 'plain', type: 'button', text: data.owners[k],
+    title: 'Show this owner alone, or all again', onclick: () => choose(data.owners[k]) })],
+  ['Way to train', ([way]) => way.name],
+  ['Verdict', ([way, k]) => known(way.verdicts[k]) ? data.words[way.verdicts[k]] : 'not judged',
+    ([way, k]) => make('span', { class: 'word', text: COLUMNS[2][1]([way, k]) })],
+  [`Gain${data.measure.unit}`, ([way, k]) => way.gains[k], ([way, k]) => number(way.gains[k], true)],
+  [`${data.level} interval`, ([way, k]) => way.low[k], ([way, k]) => known(way.gains[k]) ?
+    make('span', {}, drawnSpan(way, k), make('small', { text: span(way.low[k], way.high[k]) })) : NONE],
+  ['Bar', ([, k]) => bar.scores[k], ([, k]) => number(bar.scores[k])],
+  ['This way', ([way, k]) => way.scores[k], ([way, k]) => number(way.scores[k])],
+  ['Train rows', ([, k]) => data.train[k], ([, k]) => data.train[k].toLocaleString('en')],
+  ['Test rows', ([, k]) => data.test[k], ([, k]) => data.test[k].toLocaleString('en')],
+  ['Why', ([way, k]) => way.why[k]],
+];
+const compare = (a, b) => !known(a) ? 1 : !known(b) ? -1 : typeof a === 'string' ?
+  a.localeCompare(b, 'en', { numeric: true }) : a - b;
+const verdictRows = match => judged.filter(way => state.ways.has(way.name)).flatMap(way => match.map(k => [way, k]))
+  .filter(([way, k]) => !known(way.verdicts[k]) ? state.words.size === data.words.length :
+    state.words.has(data.words[way.verdicts[k]]));
+const verdicts = (box, match) => {
+  const rows = verdictRows(match), value = COLUMNS[state.sort][1];
+  const order = rows.map(row => [value(row), row]).sort(([a], [b]) => !known(a) || !known(b) ? compare(a, b) :
+    compare(a, b) * (state.down ? -1 : 1)).map(([, row]) => row);
+  const sort = i => { state.down = state.sort === i ? !state.down : i === 3; state.sort = i; refresh(); };
+  const heads = COLUMNS.map(([title], i) => make('th', { scope: 'col', tabindex: 0, text: title, onclick: () => sort(i),
+    'aria-sort': state.sort !== i ? 'none' : state.down ? 'descending' : 'ascending',
+    onkeydown: event => { if (event.key === 'Enter') sort(i); } }));
+  const body = make('tbody');
+  for (const row of state.whole ? order : order.slice(0, MOST)) {
+    const word = row[0].verdicts[row[1]];
+    body.append(make('tr', { class: known(word) ? CLASSES[word] : '' }, ...COLUMNS.map(([title, value, cell], i) => {
+      const inside = cell ? cell(row) : value(row);
+      return make('td', i === 0 || i === 2 ? {} : { 'data-label': title }, inside);
+    })));
+  }
+  const focus = document.activeElement && document.activeElement.closest('.verdicts thead') &&
+    [...document.activeElement.parentNode.children].indexOf(document.activeElement);
+  const table = make('table', { class: 'verdicts stacked' }, make('thead', {}, make('tr', {}, ...heads)), body);
+  const rest = order.length - MOST;
+  const more = rest > 0 ? [make('button', { class: 'more', type: 'button', onclick: () => { state.whole = !state.whole; refresh(); },
+    text: state.whole ? `Show the first ${MOST}` : `Show all ${order.length.toLocaleString('en')}` })] : [];
+  box.replaceChildren(make('div', { class: 'wide' }, table), ...more, csvButton('verdicts', () => [
+    ['owner', 'way', 'kind', 'verdict', 'gain', 'lower', 'upper', 'bar', 'score', 'train rows', 'test rows', 'why'],
+    ...order.map(([way, k]) => [data.owners[k], way.name, way.kind, COLUMNS[2][1]([way, k]), way.gains[k], way.low[k],
+      way.high[k], bar.scores[k], way.scores[k], data.train[k], data.test[k], way.why[k]])]));
+  if (typeof focus === 'number') heads[focus].focus();
+};
+
+// ---- Files
+
+// A text that a spreadsheet would take for a formula gets an apostrophe before it.
+const cell = value => {
+  if (!known(value)) return '';
+  if (typeof value === 'number') return String(value);
+  const safe = /^[=+\-@\t\r]/.test(value) && isNaN(Number(value)) ? `'${value}` : value;
+  return /[",\n\r]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe;
+};
+const save = (name, rows) => {
+  const text = rows.map(row => row.map(cell).join(',')).join('\r\n') + '\r\n';
+  const link = make('a', { href: URL.createObjectURL(new Blob(['\ufeff', text], { type: 'text/csv' })), download: `${name}.csv` });
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+};
+const csvButton = (name, rows) => make('button', { class: 'csv', type: 'button', text: 'Download CSV', 'data-csv': name,
+  onclick: () => save(name, rows()) });
+
+// ---- Tables that are part of the page
+
+const plain = text => text.replace('−', '-').trim();
+const numeric = text => { const n = parseFloat(plain(text).replaceAll(',', '')); return isNaN(n) ? null : n; };
+const text = td => td.dataset.value ?? td.textContent;
+all('.wide > table').forEach(table => {
+  const heads = all('thead th', table);
+  heads.forEach((head, i) => {
+    const sort = () => {
+      const down = head.ariaSort === 'ascending';
+      heads.forEach(other => other.ariaSort = 'none');
+      head.ariaSort = down ? 'descending' : 'ascending';
+      for (const body of table.tBodies) {
+        const rows = all('tr:not(.group)', body).map(row => [text(row.cells[i]), row]);
+        const numbers = rows.every(([value]) => value === NONE || numeric(value) !== null);
+        const key = value => numbers ? numeric(value) : value;
+        rows.sort(([a], [b]) => a === NONE || b === NONE ? (a === NONE) - (b === NONE) :
+          compare(key(a), key(b)) * (down ? -1 : 1)).forEach(([, row]) => body.append(row));
+      }
+    };
+    filled(head, { 'aria-sort': 'none', tabindex: 0, onclick: sort, onkeydown: event => { if (event.key === 'Enter') sort(); } }, []);
+  });
+  const name = table.dataset.csv;
+  if (name) table.parentNode.after(csvButton(name, () => [heads.map(head => head.dataset.csv ?? head.textContent),
+    ...all('tbody tr:not(.group)', table).map(row => [...row.cells].map(td => td.dataset.csv ?? plain(text(td))))]));
+});
+
+// ---- The controls, and everything that follows them
+
+const pressed = (label, set, name, inside = []) => make('button', { type: 'button', 'aria-pressed': set.has(name), text: '',
+  'data-name': name, onclick: event => {
+    if (!set.delete(name)) set.add(name);
+    event.currentTarget.setAttribute('aria-pressed', set.has(name));
+    refresh();
+  } }, ...inside, label);
+const boxes = { gains: all('[data-chart=gains]'), costs: all('[data-chart=costs]'), curves: all('[data-chart=curves]') };
+const long = document.getElementById('verdicts');
+const search = make('input', { type: 'search', placeholder: 'Find an owner', 'aria-label': 'Find an owner',
+  list: 'owners', oninput: event => { state.wanted = event.target.value; state.whole = false; refresh(); } });
+const note = make('span', { class: 'note', role: 'status' });
+const controls = place => {
+  const swatch = way => make('span', { class: `swatch ${dash(way) === DASHES[1] ? 'dashed' : dash(way) ? 'dotted' : ''}`,
+    style: { '--hue': hue(way) } });
+  const parts = [];
+  if (data.owners.length > 1) parts.push(search,
+    make('datalist', { id: 'owners' }, ...data.owners.map(name => make('option', { value: name }))));
+  if (choosable.length > 1) parts.push(make('div', { role: 'group', 'aria-label': 'Ways to train' },
+    ...choosable.map(way => pressed(way.name, state.ways, way.name, [swatch(way)]))));
+  if (judged.length && data.owners.length > 1) parts.push(make('div', { role: 'group', 'aria-label': 'Verdicts' },
+    ...data.words.map((word, i) => pressed(make('span', { class: 'word', text: word }), state.words, word))));
+  if (long) parts.push(make('label', { class: 'sort', text: 'Sort by ' }, make('select', { onchange: event => {
+    state.sort = Number(event.target.value); state.down = state.sort === 3; refresh(); } },
+    ...COLUMNS.map(([title], i) => make('option', { value: i, text: title, ...(i === state.sort ? { selected: '' } : {}) })))));
+  parts.push(note, make('button', { type: 'button', text: 'Show all', onclick: () => {
+    state.wanted = ''; choosable.forEach(way => state.ways.add(way.name)); data.words.forEach(word => state.words.add(word));
+    all('[aria-pressed]').forEach(button => button.setAttribute('aria-pressed', true));
+    refresh();
+  } }));
+  place.classList.add('controls', 'stay');
+  place.append(...parts);
+  all('.word', place).forEach((word, i) => word.classList.add(CLASSES[i]));
+};
+
+const refresh = () => {
+  const match = matching(), chosen = new Set(match.map(k => data.owners[k]));
+  const ways = data.ways.filter(way => state.ways.has(way.name));
+  if (search.value !== state.wanted) search.value = state.wanted;
+  const of = (n, total, what) => `${n.toLocaleString('en')} of ${total.toLocaleString('en')} ${what}`;
+  note.textContent = 'Shown: ' + [of(match.length, data.owners.length, data.owners.length === 1 ? 'owner' : 'owners'),
+    of(choosable.filter(way => state.ways.has(way.name)).length, choosable.length, 'ways to train'),
+    ...(state.words.size < data.words.length ? [of(state.words.size, data.words.length, 'verdicts')] : [])].join(', ');
+  all('tr[data-owner]').forEach(row => row.hidden = !chosen.has(row.dataset.owner));
+  all('[data-way]').forEach(part => part.hidden = !state.ways.has(part.dataset.way));
+  boxes.gains.forEach(box => { box.replaceChildren(); gains(box, ways.filter(way => way.gains && way.kind === 'method'), match); });
+  boxes.costs.forEach(box => { box.replaceChildren(); costs(box, ways); });
+  boxes.curves.forEach(box => { box.replaceChildren(); curves(box, ways, match); });
+  if (long) verdicts(long, match);
+  keep();
+};
+recall();
+all('[data-controls]').forEach(controls);
+boxes.curves.forEach(box => box.after(csvButton('curves', () => [['way', 'owner', 'round', data.curves.what],
+  ...data.ways.filter(way => state.ways.has(way.name) && data.curves.lines[way.name]).flatMap(way => {
+    const line = data.curves.lines[way.name];
+    return [...line.rounds.map((round, i) => [way.name, 'mean over owners', round, line.mean[i]]),
+      ...matching().flatMap(k => line.rounds.map((round, i) => [way.name, data.owners[k], round, line.owners[k][i]]))];
+  })])));
+refresh();
+let width = innerWidth;
+addEventListener('resize', () => { if (innerWidth !== width) { width = innerWidth; refresh(); } });
+all('details').forEach(part => part.addEventListener('toggle', () => { if (part.open && part.querySelector('[data-chart]')) refresh(); }));
+// On paper everything is unfolded, unless there are so many owners that it would fill a book.
+addEventListener('beforeprint', () => { if (data.owners.length <= 60) all('details').forEach(part => part.open = true); });
+
+// ---- While a run is going: a new page as soon as there is news
+
+if (data.live) setInterval(async () => {
+  try {
+    const news = await (await fetch('state', { cache: 'no-store' })).text();
+    if (news !== data.live) { keep(); location.reload(); }
+  } catch { document.title = 'Stopped: ' + document.title.replace(/^Stopped: /, ''); }
+}, 2000);

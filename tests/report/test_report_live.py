@@ -1,0 +1,100 @@
+"""The page of a run that is going on, without a browser."""
+
+import http.client
+import json
+import re
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from report_folders import make_folder, make_summary
+
+from fairlead.core.errors import InputError, RunError
+from fairlead.report.live import HOST, is_finished, state_of, watching_page, watching_server
+from fairlead.runs.files import append_part
+
+
+@pytest.fixture
+def going(tmp_path: Path) -> Path:
+    """Two methods, of which one is done."""
+    folder = make_folder(tmp_path, make_summary(("local", "<b>x"), clients=3, seeds=1))
+    (folder / "summary.json").unlink()
+    experiment = {"name": "custom", "rounds": 80, "scenario": {"data": "patients.csv"}}
+    plan = {"methods": ["local", "<b>x", "later"], "seeds": [0], "experiment": experiment}
+    (folder / "settings.json").write_text(json.dumps(plan))
+    for name in ("local", "<b>x"):
+        run = folder / "runs" / f"{name}-seed0"
+        (run / "settings.json").write_text(json.dumps({"method": name, "seed": 0, "experiment": experiment}))
+        append_part(run / "rounds.parquet", 50, {"round": [1, 2, 50], "seconds": [0.5, 0.5, 1.0]})
+    done = json.dumps({"names": ["a", "b", "c"]})
+    (folder / "runs" / "local-seed0" / "summary.json").write_text(done)
+    return folder
+
+
+def numbers(page: str) -> Any:
+    (text,) = re.findall(r"<script id='data' type='application/json'>(.*?)</script>", page, re.DOTALL)
+    return json.loads(text)
+
+
+def test_it_says_how_far_training_is_and_shows_no_test_score(going: Path) -> None:
+    page = watching_page(going)
+    assert "1 of the 2 trainings begun so far is done. There is no verdict yet." in page
+    assert "<td>50 of 80</td>" in page
+    assert "<b>x" not in page
+    assert "test accuracy" not in page
+    data = numbers(page)
+    assert data["owners"] == ["a", "b", "c"]
+    assert data["curves"]["what"] == "validation loss"
+    assert set(data["curves"]["lines"]) == {"local", "<b>x"}
+    assert [way["name"] for way in data["ways"]] == ["local", "<b>x", "later"]
+    assert data["live"] == state_of(going)
+
+
+def test_news_changes_the_state_and_a_summary_ends_the_watch(going: Path) -> None:
+    before = state_of(going)
+    assert before == state_of(going)
+    next((going / "runs" / "local-seed0" / "records.parquet").iterdir()).touch()
+    assert state_of(going) != before
+    assert not is_finished(going)
+    (going / "summary.json").write_text(json.dumps(make_summary(("local", "<b>x"), clients=3, seeds=1)))
+    assert is_finished(going)
+    assert "no verdict yet" not in watching_page(going)
+
+
+def test_a_summary_of_before_is_no_end(going: Path) -> None:
+    import os
+
+    (going / "summary.json").write_text("{}")
+    os.utime(going / "summary.json", (1, 1))
+    assert not is_finished(going)
+
+
+def test_a_folder_without_a_comparison_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match=r"settings\.json is missing"):
+        watching_server(tmp_path)
+    (tmp_path / "settings.json").write_text("{}")
+    with pytest.raises(RunError, match="holds no comparison"):
+        watching_server(tmp_path)
+
+
+def test_only_this_machine_is_answered_and_only_by_its_own_name(going: Path) -> None:
+    with watching_server(going) as server:
+        assert server.server_address[0] == HOST == "127.0.0.1"
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        port = int(server.server_address[1])
+        with pytest.raises(InputError, match=f"--port {port}: "):
+            watching_server(going, port)
+
+        def status(path: str, host: str | None = None) -> int:
+            link = http.client.HTTPConnection(HOST, port, timeout=10)
+            link.request("GET", path, headers={"Host": host or f"{HOST}:{port}"})
+            found = link.getresponse().status
+            link.close()
+            return found
+
+        assert [status("/"), status("/state"), status("/summary.json"), status("/../x")] == [200, 200, 404, 404]
+        assert status("/", "evil.example") == 404
+        next((going / "runs" / "local-seed0" / "records.parquet").iterdir()).write_bytes(b"half")
+        assert status("/") == 503
+        server.shutdown()
