@@ -31,6 +31,11 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> fairlead.Comparison:
 def test_guarded_and_unguarded_stand_beside_each_other(published: fairlead.Comparison) -> None:
     methods = published.summary["methods"]
     assert list(methods) == ["local", "fedavg", "fedavg+guard", "fedora", "fedora+stack"]
+    assert published.summary["findings"]["bar"] == "local-all-rows"
+    for client, alone in zip(
+        methods["fedavg+guard"]["clients"], methods["fedavg+guard"]["decisions"][0]["test_scores"]["local"], strict=True
+    ):
+        assert client["local_accuracy"] == pytest.approx(alone)
     (told,) = methods["fedavg+guard"]["decisions"]
     assert (told["voices"], told["sure"], told["parts"]) == (["local", "fedavg"], 0.9, 3)
     for client in told["clients"]:

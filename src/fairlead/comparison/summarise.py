@@ -61,7 +61,7 @@ def summarise_all(
         control=CONTROL,
         methods={
             name: summarise_method(
-                [runs[name, s] for s in seeds], [runs[CONTROL, s] for s in seeds], newcomers, found[name]
+                [runs[name, s] for s in seeds], [runs[found.bar, s] for s in seeds], newcomers, found[name]
             )
             | _decisions([jobs[name, s] for s in seeds])
             for name in names
