@@ -3,38 +3,36 @@
 Three tables in Markdown:
 
 simulation   made-up owners, with the truth known: false verdicts, coverage, and the power to find a gain of 5 points
-twins        LOCAL against LOCAL with another seed, on real data: every verdict is false
+twins        LOCAL against LOCAL with another seed, on real data: every verdict is false; and with a gain planted in one
 folds        the variance of a cross-validated difference, estimated from one data set and seen over many
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy.stats import beta, binomtest, norm, ttest_1samp
 
-from benchmarks.twins import SCENARIOS, Outputs, Scenario, folded, halves, train
-from fairlead.metrics import OwnerPairs, OwnerVerdict, PairedRun, judge, metric
+from benchmarks.twins import Twins, cross_validated_losses, kinds, planted
+from fairlead.comparison.findings import Answers, paired
+from fairlead.metrics import Metric, OwnerPairs, OwnerVerdict, PairedRun, judge, metric
+from fairlead.settings import check, resolve
 
 Floats = NDArray[np.float64]
-RESULTS = Path(__file__).parent / "results"
 ERROR, GAIN = 0.05, 0.05
 FOLDS = 5
-METRICS = {"heart": ("accuracy", "auroc"), "har": ("accuracy", "log-loss")} | dict.fromkeys(
-    ("exam", "nlschools", "beijing"), ("rmse",)
-)
 # Design: seeds, folds, twins of the control.
 DESIGNS = {
+    "1 seed": (1, 1, 0),
     "1 seed, 1 twin": (1, 1, 1),
     "1 seed, 4 twins": (1, 1, 4),
     "3 seeds": (3, 1, 0),
@@ -149,107 +147,114 @@ def simulation(asked: argparse.Namespace) -> Iterator[list[str]]:
 
 # Twins -----------------------------------------------------------------------------------------------------------
 
-
-def twin_pairs(s: Scenario, found: Outputs, ours: NDArray[np.int64], theirs: NDArray[np.int64]) -> list[OwnerPairs]:
-    """Models `ours` against models `theirs`, one repeat each."""
-    return [
-        OwnerPairs(
-            o,
-            [PairedRun(i, s.y[i], out[a], out[b], repeat=r) for r, (a, b) in enumerate(zip(ours, theirs, strict=True))],
-        )
-        for o, (i, out) in found.items()
-    ]
+Runs = list[Answers]  # of one twin: one, or one for every fold
 
 
-def fold_pairs(s: Scenario, found: Outputs, which: dict[str, Any], a: int, b: int) -> list[OwnerPairs]:
-    return [
-        OwnerPairs(
-            o,
-            [
-                PairedRun(i[which[o] == f], s.y[i[which[o] == f]], out[a][which[o] == f], out[b][which[o] == f], fold=f)
-                for f in range(FOLDS)
-                if (which[o] == f).any()
-            ],
-        )
-        for o, (i, out) in found.items()
-    ]
+def against(owners: Sequence[str], ours: Sequence[Runs], theirs: Sequence[Runs]) -> list[OwnerPairs]:
+    """Twins `ours` against twins `theirs`, one repeat each."""
+    return paired(owners, _repeats(ours), _repeats(theirs))
 
 
-def plain_wrong(pairs: list[OwnerPairs], name: str) -> bool:
-    """Whether the usual paired test calls any twin different."""
-    m, p = metric(name), []
-    for owner in pairs:
-        repeats = sorted({r.repeat for r in owner.runs})
-        rows = []
-        for repeat in repeats:
-            runs = [r for r in owner.runs if r.repeat == repeat]
-            y, a, b = (np.concatenate([np.asarray(getattr(r, k)) for r in runs]) for k in ("y", "method", "control"))
-            if m.check(y, a) or m.check(y, b):
-                break
-            rows.append(m.row_scores(y, a).rows - m.row_scores(y, b).rows)
-        else:
-            p.append(rows_only(np.array(rows)))
-    return bool(holm(np.array(p)).any()) if p else False
+def _repeats(twins: Sequence[Runs]) -> Runs:
+    return [replace(run, repeat=i) for i, runs in enumerate(twins) for run in runs]
 
 
-def twin_comparisons(s: Scenario, asked: argparse.Namespace) -> Iterator[tuple[str, list[OwnerPairs], Any]]:
-    """The design, the pairs, and twins of the control where it has any.
+def p_rows_only(owner: OwnerPairs, m: Metric) -> float:
+    """The usual paired test's p-value for one owner."""
+    rows = []
+    for repeat in sorted({r.repeat for r in owner.runs}):
+        runs = [r for r in owner.runs if r.repeat == repeat]
+        y, a, b = (np.concatenate([np.asarray(getattr(r, k)) for r in runs]) for k in ("y", "method", "control"))
+        if m.check(y, a) or m.check(y, b):
+            return 1.0
+        rows.append(m.row_scores(y, a).rows - m.row_scores(y, b).rows)
+    return rows_only(np.array(rows))
 
-    The models of one comparison are all different ones; every model serves in about three comparisons of a design.
+
+def comparisons(twins: Twins, asked: argparse.Namespace) -> Iterator[tuple[str, Sequence[str], list[Runs], list[Runs]]]:
+    """Design, owners, the twins that are compared (half against half), and twins of the control where it has any.
+
+    The twins of one comparison are all different ones; every twin serves in several comparisons.
     """
-    rng, splits = np.random.default_rng(0), 10
-    each = -(-asked.comparisons // splits)
-    for found in halves(s, max(2 * each, 10), splits):
+    rng = np.random.default_rng(0)
+    each = -(-asked.comparisons // asked.divisions)
+    for division in range(asked.divisions):
+        owners, found = twins.single(division, asked.models)
         for _ in range(each):
-            m = rng.permutation(max(2 * each, 10))
-            yield "3 seeds", twin_pairs(s, found, m[:3], m[3:6]), None
-            yield "1 seed, 1 twin", twin_pairs(s, found, m[:1], m[1:2]), twin_pairs(s, found, m[2:3], m[3:4])
-            yield "1 seed, 4 twins", twin_pairs(s, found, m[:1], m[1:2]), twin_pairs(s, found, m[2:6], m[6:10])
-    for found, which in folded(s, max(each, 2), splits, FOLDS):
+            mixed = [found[i] for i in rng.permutation(len(found))]
+            yield "1 seed", owners, mixed[:2], []
+            yield "1 seed, 1 twin", owners, mixed[:2], mixed[2:4]
+            yield "3 seeds", owners, mixed[:6], []
+        owners, found = twins.folded(division, max(asked.models // 2, 3), FOLDS)
         for _ in range(each):
-            a, b = rng.permutation(max(each, 2))[:2]
-            yield "5 folds", fold_pairs(s, found, which, a, b), None
+            yield "5 folds", owners, [found[i] for i in rng.permutation(len(found))[:2]], []
+
+
+class Tally:
+    """One data set, metric and design."""
+
+    def __init__(self) -> None:
+        self.wrong = self.plain_wrong = self.of = 0
+        self.rows: list[int] = []
+        self.scores: list[float] = []
+        self.found: list[list[bool]] = []  # planted gains, by comparison and owner
+        self.plain: list[Floats] = []
+        self.gains: list[Floats] = []
+
+    def add(self, pairs: list[OwnerPairs], luck: list[OwnerPairs] | None, m: Metric) -> None:
+        """A comparison of twins."""
+        verdicts = judge(pairs, m, twins=luck)
+        self.of += 1
+        self.wrong += is_sure(verdicts)
+        self.plain_wrong += bool(holm(np.array([p_rows_only(o, m) for o in pairs])).any())
+        self.rows += [v.rows for v in verdicts]
+        self.scores += [v.control_score for v in verdicts if v.control_score is not None]
+
+    def plant(self, pairs: list[OwnerPairs], luck: list[OwnerPairs] | None, m: Metric) -> None:
+        """The same twins with a gain of 5 points in one of each pair."""
+        verdicts = judge(pairs, m, twins=luck)
+        self.found.append([v.verdict == "better" for v in verdicts])
+        self.gains.append(np.array([v.gain or 0.0 for v in verdicts]))
+        self.plain.append(np.array([p_rows_only(o, m) for o in pairs]))
+
+    def row(self) -> list[str]:
+        """The cells of the table."""
+        planted = ["", "", ""]
+        if self.found:
+            gains = np.array(self.gains)
+            known = 2 * norm.sf(np.abs(gains) / np.maximum(gains.std(0), 1e-9))
+            best, plain = (
+                np.mean([holm(p) & (g > 0) for p, g in zip(ps, gains, strict=True)]) for ps in (known, self.plain)
+            )
+            planted = [f"{100 * x:.0f}" for x in (np.mean(self.found), best, plain)]
+        return [
+            *(f"{min(self.rows)} to {max(self.rows)}", f"{np.mean(self.scores):.3f}"),
+            *(f"{self.of}", share(self.wrong, self.of), f"{100 * self.plain_wrong / self.of:.1f}", *planted),
+        ]
 
 
 def twins(asked: argparse.Namespace) -> Iterator[list[str]]:
     yield [
-        "data",
-        "metric",
-        "owners",
-        "test rows",
-        "LOCAL",
-        "design",
-        "comparisons",
-        "any false verdict, %",
-        "rows only, %",
+        *("data", "metric", "owners", "design", "test rows", "LOCAL", "comparisons"),
+        *("any false verdict, %", "rows only, %"),
+        *("gain of 5 points found, %", "with known variance, %", "rows only, %"),
     ]
     for name in asked.scenarios:
-        s = SCENARIOS[name](asked.data_dir)
-        counts: dict[tuple[str, str], list[int]] = {}
-        facts: dict[tuple[str, str], tuple[str, str]] = {}
-        for design, pairs, of_control in twin_comparisons(s, asked):
-            for m in METRICS.get(name, ("accuracy",)):
-                verdicts = judge(pairs, metric(m), twins=of_control)
-                n = [v.rows for v in verdicts]
-                scores = [v.control_score for v in verdicts if v.control_score is not None]
-                facts.setdefault((m, design), (f"{min(n)} to {max(n)}", f"{np.mean(scores):.3f}"))
-                tally = counts.setdefault((m, design), [0, 0, 0])
-                tally[0] += 1
-                tally[1] += is_sure(verdicts)
-                tally[2] += plain_wrong(pairs, m)
-        for (m, design), (of, wrong, plain) in sorted(counts.items()):
-            rows, score = facts[m, design]
-            yield [
-                name,
-                m,
-                f"{len(s.owners)}",
-                rows,
-                score,
-                design,
-                f"{of}",
-                share(wrong, of),
-                f"{100 * plain / of:.1f}",
-            ]
+        kind = kinds(asked.data_dir)[name]
+        tallies: dict[tuple[str, str], Tally] = {}
+        rng, count = np.random.default_rng(1), 0
+        for design, owners, compared, others in comparisons(Twins.of(kind), asked):
+            count, half, rest = len(owners), len(compared) // 2, len(others) // 2
+            luck = against(owners, others[:rest], others[rest:]) if others else None
+            ours, theirs = compared[:half], compared[half:]
+            for m in kind.metrics:
+                tally = tallies.setdefault((m, design), Tally())
+                tally.add(against(owners, ours, theirs), luck, metric(m))
+                if m == "accuracy" and tally.of % 4 == 0:
+                    better = [[planted(run, GAIN, rng) for run in runs] for runs in ours]
+                    tally.plant(against(owners, better, theirs), luck, metric(m))
+        for (m, design), tally in sorted(tallies.items()):
+            yield [name, m, f"{count}", design, *tally.row()]
 
 
 # Folds -----------------------------------------------------------------------------------------------------------
@@ -258,48 +263,32 @@ def twins(asked: argparse.Namespace) -> Iterator[list[str]]:
 def folds(asked: argparse.Namespace) -> Iterator[list[str]]:
     """Two networks of different size, cross-validated on many small data sets drawn from a large one."""
     yield [
-        "data",
-        "rows",
-        "score",
-        "seen variance",
-        "estimated",
-        "seen / estimated",
+        *("data", "rows", "score", "seen variance", "estimated", "seen / estimated"),
         "Nadeau and Bengio's, seen / estimated",
     ]
     many = 40 if asked.quick else 200
     for name, n in (("mnist", 200), ("beijing", 200), ("har", 150)):
-        s = SCENARIOS[name](asked.data_dir)
+        experiment = resolve(check(kinds(asked.data_dir)[name].settings))
+        source = experiment.scenario.load(experiment.data_dir)
+        whole = experiment.scenario.build(0, source=source, refit=True).train
+        x, y = whole.x.flatten(1).numpy()[:, :200], whole.y.numpy()
         rng = np.random.default_rng(0)
-        every = np.concatenate(list(s.owners.values()))
-        sets = np.stack([rng.choice(every, n, replace=False) for _ in range(many)])
-        scores = [_cross_validated(s, sets, hidden, seed) for seed, hidden in enumerate((16, 6))]
-        d = scores[0] - scores[1]  # (data sets, rows)
-        parts = d.reshape(many, n // FOLDS, FOLDS)
-        means = parts.mean(1)
-        within = ((parts - means[:, None]) ** 2).sum((1, 2)) / (n - FOLDS)
-        between = means.var(1, ddof=1)
-        extra = max(float((between - within / (n / FOLDS)).mean()), 0.0)
-        ours = float((d.var(1) / n).mean()) + extra / (FOLDS - 1)
-        theirs = float(between.mean()) * (1 / FOLDS + 1 / (FOLDS - 1))
-        seen = float(d.mean(1).var(ddof=1))
-        kind = "log loss" if s.classes else "squared error"
-        yield [name, f"{n}", kind, f"{seen:.2e}", f"{ours:.2e}", f"{seen / ours:.2f}", f"{seen / theirs:.2f}"]
+        sets = np.stack([rng.choice(len(y), n, replace=False) for _ in range(many)])
+        d = np.subtract(*(cross_validated_losses(x, y, sets, hidden, FOLDS) for hidden in (16, 6)))
+        yield [name, f"{n}", "log loss" if source.classes else "squared error", *_variances(d)]
 
 
-def _cross_validated(s: Scenario, sets: NDArray[np.int64], hidden: int, seed: int) -> Floats:
-    """Losses (data sets, rows), every row by a network that did not see it."""
-    x, y = torch.tensor(s.x, dtype=torch.float32), torch.tensor(s.y, dtype=torch.long if s.classes else torch.float32)
-    losses = torch.zeros(sets.shape)
-    for f in range(FOLDS):
-        test = np.arange(sets.shape[1]) % FOLDS == f
-        inside, outside = torch.tensor(sets[:, ~test]), torch.tensor(sets[:, test])
-        outputs = train(x[inside], y[inside], x[outside], s.classes, len(sets), 1000 * seed + f, hidden)
-        if s.classes:
-            right = outputs.log_softmax(-1).gather(2, y[outside][..., None])[..., 0]
-            losses[:, test] = -right.clamp(min=-16)
-        else:
-            losses[:, test] = (outputs - y[outside]) ** 2
-    return losses.double().numpy()
+def _variances(d: Floats) -> list[str]:
+    """The variance of the mean difference over data sets, and what each of them would have estimated."""
+    many, each, folds = d.shape
+    means, rows = d.mean(1), d.reshape(many, -1)
+    within = ((d - means[:, None]) ** 2).sum((1, 2)) / (each * folds - folds)
+    between = means.var(1, ddof=1)
+    extra = max(float((between - within / each).mean()), 0.0)
+    ours = float((rows.var(1) / rows.shape[1]).mean()) + extra / (folds - 1)
+    theirs = float(between.mean()) * (1 / folds + 1 / (folds - 1))
+    seen = float(rows.mean(1).var(ddof=1))
+    return [f"{seen:.2e}", f"{ours:.2e}", f"{seen / ours:.2f}", f"{seen / theirs:.2f}"]
 
 
 SECTIONS: dict[str, Callable[[argparse.Namespace], Iterator[list[str]]]] = {
@@ -311,30 +300,30 @@ SECTIONS: dict[str, Callable[[argparse.Namespace], Iterator[list[str]]]] = {
 
 def main() -> int:
     """Print the tables; rows appear as they are measured."""
+    known = list(kinds(Path()))
     parser = argparse.ArgumentParser(prog="python -m benchmarks.verdict", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="few cells and comparisons, about two minutes")
     parser.add_argument("--only", metavar="A,B", help=f"of {','.join(SECTIONS)}")
     parser.add_argument("--comparisons", type=int, help="per cell and per scenario (200, or 20 with --quick)")
-    parser.add_argument("--scenarios", default=",".join(SCENARIOS), help=f"of {','.join(SCENARIOS)}")
+    parser.add_argument("--divisions", type=int, default=8, help="of the rows into train and test, per scenario (8)")
+    parser.add_argument("--models", type=int, default=12, help="twins on each division (12), half as many in folds")
+    parser.add_argument("--scenarios", default=",".join(known), help=f"of {','.join(known)}")
     parser.add_argument("--data-dir", type=Path, default=Path("data"), help="folder with tables/ and mnist/")
     asked = parser.parse_args()
+    if asked.models < 6:
+        parser.error(f"--models {asked.models}: three seeds against three need 6 twins")
     asked.comparisons = asked.comparisons or (20 if asked.quick else 200)
     asked.scenarios = asked.scenarios.split(",")
     chosen = asked.only.split(",") if asked.only else list(SECTIONS)
-    unknown = [x for x in chosen if x not in SECTIONS] + [x for x in asked.scenarios if x not in SCENARIOS]
+    unknown = [x for x in chosen if x not in SECTIONS] + [x for x in asked.scenarios if x not in known]
     if unknown:
-        parser.error(f"unknown: {', '.join(unknown)}; sections {', '.join(SECTIONS)}; scenarios {', '.join(SCENARIOS)}")
+        parser.error(f"unknown: {', '.join(unknown)}; sections {', '.join(SECTIONS)}; scenarios {', '.join(known)}")
     torch.set_num_threads(1)  # the matrices are small
     began = time.perf_counter()
     for name in chosen:
         print(f"\n### {name}\n")
-        rows: list[list[str]] = []
-        for row in SECTIONS[name](asked):
-            print(f"| {' | '.join(row)} |" + ("" if rows else f"\n|{' --- |' * len(row)}"), flush=True)
-            rows.append(row)
-        if not asked.quick:
-            said = {"command": " ".join(["python -m benchmarks.verdict", *sys.argv[1:]]), "rows": rows}
-            (RESULTS / f"verdict-{name}.json").write_text(json.dumps(said, indent=1) + "\n")
+        for i, row in enumerate(SECTIONS[name](asked)):
+            print(f"| {' | '.join(row)} |" + ("" if i else f"\n|{' --- |' * len(row)}"), flush=True)
     print(f"\n{time.perf_counter() - began:.0f} s")
     return 0
 

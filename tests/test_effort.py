@@ -31,9 +31,10 @@ def falling(best: float, enough: int, calls: list[tuple[float, int]]) -> Callabl
 def test_the_best_step_size_goes_on_until_nothing_improves() -> None:
     calls: list[tuple[float, int]] = []
     found = search(falling(0.1, 30, calls), SMALL)
-    assert calls == [(0.01, 10), (0.1, 10), (pytest.approx(0.3), 10), (0.1, 100)]
+    assert calls == [(0.01, 10), (0.1, 10), (pytest.approx(0.3), 10), (0.1, 100), (0.01, 100)]
     assert (found.lr, found.round, found.improving) == (0.1, 30, False)
-    assert found.trained == 10 + 10 + 40, "two step sizes for ten rounds, the best one until it stopped"
+    assert found.followed == 40, "until ten rounds brought no improvement"
+    assert found.trained == 10 + 40 + 40, "one step size for ten rounds; the best and the next smaller until they stop"
 
 
 @pytest.mark.parametrize(("best", "lr"), [(0.003, 0.01 / 3), (0.9, 0.9)])
@@ -83,4 +84,4 @@ def test_more_effort_is_never_less() -> None:
         assert less.patience is not None
         assert more.patience is not None
         assert less.patience * less.every < more.patience * more.every
-    assert "200 rounds at most" in standard.about
+    assert "150 rounds at most" in standard.about

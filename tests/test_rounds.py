@@ -225,3 +225,23 @@ def test_select_loss_keeps_the_models_of_the_round_with_the_lowest_validation_lo
     assert best is not None
     assert best.round == losses.index(min(losses)) + 1
     assert best.round < 6, "the step size is so large that later rounds are worse"
+
+
+@pytest.mark.parametrize(
+    ("name", "passes"), [("local", 1), ("ditto", 2), ("fedsam", 2), ("fedrep", 2), ("fedavg", 1), ("apfl", 2)]
+)
+def test_every_gradient_over_a_sample_counts_as_a_pass(name: str, passes: int) -> None:
+    rounds = train(name, federation(), evaluate_every=3)
+    extra = 34 if name == "apfl" else 0  # a batch more, which is everybody's whole data here, to learn its mixture from
+    assert {r.passes for r in rounds} == {passes * 34 + extra}
+
+
+def test_training_before_deployment_counts_once_however_often_models_are_scored() -> None:
+    rounds = train("fedavg+ft", federation())
+    assert [r.passes for r in rounds] == [34, 34, 34 + 5 * 34]
+
+
+def test_without_test_scores_validation_still_decides() -> None:
+    plain, untested = (train("fedavg", federation(), select="loss", tested=tested) for tested in (True, False))
+    assert [s.split for s in untested[-1].scores] == ["validation"]
+    assert torch.equal(plain[-1].scores[0].values["loss"], untested[-1].scores[0].values["loss"])

@@ -2,7 +2,8 @@
 
 A method that was trained too little loses to one that was trained enough, whatever it is worth. So every method gets
 the same effort: each step size of the grid trains for a few rounds; the best on validation rows goes on until the
-validation loss stops falling, or to a cap. A best step size at the end of the grid is not trusted: the grid grows.
+validation loss stops falling, or to a cap. A best step size at the end of the grid is not trusted: the grid grows. One
+that stops early is not trusted either: the next smaller one goes on, too.
 """
 
 from __future__ import annotations
@@ -39,9 +40,9 @@ class Effort:
 
 
 EFFORTS = {
-    "quick": Effort((0.03, 0.1), 1, 10, 60, 8, 2, 1),
-    "standard": Effort((0.01, 0.03, 0.1), 2, 20, 200, 12, 2, 3),
-    "thorough": Effort((0.01, 0.03, 0.1), 4, 60, 1000, 25, 2, 5),
+    "quick": Effort((0.03, 0.1), 1, 6, 60, 3, 3, 1),
+    "standard": Effort((0.01, 0.03, 0.1), 2, 8, 150, 4, 4, 3),
+    "thorough": Effort((0.01, 0.03, 0.1), 4, 24, 600, 12, 4, 5),
 }
 STEP = 3.0  # factor between neighbouring step sizes beyond the grid
 STILL = 0.01  # a loss that fell by this share over the last evaluations was still falling
@@ -88,6 +89,7 @@ class Choice(NamedTuple):
     round: int  # with the lowest validation loss
     loss: float  # there
     tried: dict[float, float]  # the lowest validation loss of every step size; infinite where training diverged
+    followed: int  # rounds that this step size was trained for; `round` is the best of them
     trained: int  # rounds over all step sizes: the effort that was spent
     improving: bool  # still falling at the last round
 
@@ -115,19 +117,22 @@ def search(train: Train, effort: Effort) -> Choice:
     best = min(curves, key=lambda lr: curves[lr].loss)
     if math.isinf(curves[best].loss):
         raise DivergedError(f"training diverged at every step size ({', '.join(f'{r:g}' for r in sorted(curves))})")
-    longer = {lr: go_on(train, lr, curves[lr], effort) for lr in [best]}
-    # One that was best in its trial and then no longer improved may be too large: the next smaller one may overtake it.
-    while longer[best].rounds[longer[best].best] <= effort.trial:
+    longer = {best: go_on(train, best, curves[best], effort)}
+    # What is best in a few rounds is often too large for many. The next smaller step size needs about as many times
+    # more rounds as it is smaller; where these are at hand, it is followed too.
+    while STEP * longer[best].rounds[longer[best].best] <= effort.rounds:
         smaller = max((lr for lr in curves if lr < best), default=None)
         if smaller is None:
             break
+        longer[smaller] = go_on(train, smaller, curves[smaller], effort)
+        if longer[smaller].loss >= longer[best].loss:
+            break
         best = smaller
-        longer[best] = go_on(train, best, curves[best], effort)
     best = min(longer, key=lambda lr: longer[lr].loss)
     curve, every = longer[best], curves | longer
     tried = {lr: every[lr].loss for lr in sorted(every)}
     spent = sum(c.rounds[-1] for c in every.values())
-    return Choice(best, curve.rounds[curve.best], curve.loss, tried, spent, curve.improving())
+    return Choice(best, curve.rounds[curve.best], curve.loss, tried, curve.rounds[-1], spent, curve.improving())
 
 
 def go_on(train: Train, lr: float, trial: Curve, effort: Effort) -> Curve:

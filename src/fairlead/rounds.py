@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from fairlead.clients.door import Answer, Clients, Greeting, Saved, payload
-from fairlead.clients.exchange import NOT_FINITE, lengths, scored, wrapped
+from fairlead.clients.exchange import NOT_FINITE, lengths, scored, scored_splits, wrapped
 from fairlead.core import Cohort, DivergedError, FairleadError, Layout, Method, Named, Plan, Server, require, stream
 from fairlead.core.device import to_device
 from fairlead.core.fast.machine import recycling
@@ -42,6 +42,7 @@ class Round(NamedTuple):
     absent: Mapping[int, str]  # clients without a sound reply, and why; they keep their old state, the others go on
     scores: list[Score]
     stopped: bool = False  # whether training ends here, before the plan's last round, because patience ran out
+    passes: int = 0  # samples over which the method took gradients, each time counted
 
 
 class Best(NamedTuple):
@@ -120,7 +121,7 @@ class Loop:
             validated or (plan.select == "last" and plan.patience is None),
             "select 'validation' and patience need validation samples, and the clients have none; use select 'last'",
         )
-        splits: tuple[SplitName, ...] = ("validation", "test") if validated else ("test",)
+        splits = scored_splits(plan, validated)
         seen, newcomers = held_out(plan.unseen, clients.count, plan.seed)
         sizes, validation = greeting.samples["train"], greeting.samples["validation"]
         return Loop(method, server, clients, plan, layout, sizes, validation, splits, seen, newcomers)
@@ -148,26 +149,28 @@ class Loop:
             state, message = self.server.update(before.server, answer.rows, self.cohort(answer.ids, t))
         seconds = time.perf_counter() - began
         scores: list[Score] = []
-        best = before.best
+        best, passes = before.best, answer.passes
         if self.plan.evaluated(t):
-            scores, ids_scored = self.score(t, state, message)
+            scores, ids_scored, tuning = self.score(t, state, message)
             best = self.judge(t, scores, ids_scored, best)
             if best.round == t:
                 self.clients.keep(t)
+            passes += tuning if t == self.plan.rounds else 0  # what it takes to make the models to deploy
         after = Snapshot(t, state, message, self.clients.save(), best)
         up, down = payload(answer.rows) * len(asked), payload(before.message, self.method.picks) * len(asked)
         stopped = t < self.plan.rounds and self.stops(after)
-        return Round(t, seconds, answer.samples, up, down, {**failing, **answer.absent}, scores, stopped), after
+        absent = {**failing, **answer.absent}
+        return Round(t, seconds, answer.samples, up, down, absent, scores, stopped, passes), after
 
     def cohort(self, ids: Tensor, round: int) -> Cohort:
         """Clients whose replies the server takes, weighted by their train samples."""
         sizes = self.sizes[ids].to(torch.get_default_dtype())
         return Cohort(ids, sizes / sizes.sum(), self.clients.count, round, self.plan.seed)
 
-    def score(self, round: int, server: Named, message: Named) -> tuple[list[Score], Tensor]:
+    def score(self, round: int, server: Named, message: Named) -> tuple[list[Score], Tensor, int]:
         """Score exactly the models the clients would deploy now, newcomers among them.
 
-        Also returns which of those that take part answered.
+        Also returns which of those that take part answered, and the passes that it took to make their models.
         """
         pairs = scored(self.plan, self.layout.size, message, self.splits)
         answers = [self.clients.score(self.seen, round, message)]
@@ -180,7 +183,7 @@ class Loop:
                 everyone = found.setdefault(metric, rows.new_full((self.clients.count, len(pairs)), torch.nan))
                 everyone[answer.ids] = rows
         scores = [Score(*pair, {metric: x[:, j] for metric, x in found.items()}) for j, pair in enumerate(pairs)]
-        return scores, answers[0].ids
+        return scores, answers[0].ids, answers[0].passes
 
     def welcome(self, round: int, server: Named, message: Named) -> Named:
         """The message that newcomers deploy from; where the method has a `join`, after their rounds with it."""

@@ -94,7 +94,7 @@ class Settings(BaseModel):
     angle: float | None = Field(None, description="Degrees between neighbouring clients, for --shift rotation.")
     image_size: int | None = Field(None, description="Pixels a side that images are brought to.")
     pool: str | None = Field(None, description="all: mix the published parts; train: keep the published test part.")
-    model: str | None = Field(None, description="auto, logistic, mlp, lenet or cnn.")
+    model: str | None = Field(None, description="auto, logistic, wide, mlp, lenet or cnn.")
     rounds: int | None = Field(None, description="Rounds of training.")
     participation: float | None = Field(None, description="Share of clients in a round, or a count above 1.")
     unseen: float | None = Field(None, description="Share of clients held out and scored as newcomers.")
@@ -146,6 +146,7 @@ class Experiment:
     unseen: float = 0.0
     newcomer_epochs: int = 5
     evaluate_global: bool = False  # score the server's model too, where there is one
+    tested: bool = True  # whether test samples are scored on the way; where nothing but choices is made, they are not
     patience: int | None = None  # evaluations without improvement that end the training; None: never
     effort: Effort | None = None  # how hard step size and rounds are searched for; None: they are as given here
     folds: int | None = None  # None: several for a small table, else one

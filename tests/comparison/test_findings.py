@@ -86,13 +86,19 @@ def test_a_lower_error_is_better() -> None:
     assert found["local"].lowest == max(s for s in found["local"].scores if s is not None)
 
 
-def test_repeats_are_paired_and_a_way_with_one_run_meets_the_first() -> None:
+def test_repeats_are_paired_and_a_way_with_one_run_meets_all_of_them() -> None:
     local = way("local", "alone", *(answers(0.8, 10 + r, repeat=r, validation=0.8) for r in range(3)))
     often = way("often", "method", *(answers(0.9, 20 + r, repeat=r) for r in range(3)))
     once = way("once", "method", answers(0.9, 30))
     found = find([local, often, once], OWNERS, metric("accuracy"), "")
     assert [v.runs for v in found["often"].verdicts] == [3, 3, 3]
-    assert [v.runs for v in found["once"].verdicts] == [1, 1, 1]
+    assert [v.runs for v in found["once"].verdicts] == [3, 3, 3]
+    for way_, base in (("often", found["local"]), ("once", found["local"])):
+        for k, v in enumerate(found[way_].verdicts):
+            score, alone = found[way_].scores[k], base.scores[k]
+            assert score is not None
+            assert alone is not None
+            assert v.gain == pytest.approx(score - alone), "the gain is the difference of the scores in the table"
     assert found.training == "seeds"
 
 

@@ -137,3 +137,12 @@ def test_a_method_that_is_worse_by_its_own_verdict_never_makes_no_difference() -
     for many in (1, 5, 200):
         advice = recommend({f"m{i}": own for i in range(many)}).owners[0]
         assert advice.action == "stay alone", (many, advice)
+
+
+def test_owners_with_too_few_rows_are_named_and_no_absurd_loss_is_told() -> None:
+    judged = judge([owner("a", 0.15), owner("b", 0.0), owner("c", 0.0, n=6)], metric("accuracy"))
+    told = recommend({"m": judged}).federation.why
+    assert "1 of 3 owners is better off than alone and none was found worse off" in told
+    assert "Too few rows to tell: c." in told
+    assert "is not ruled out (b)." in told
+    assert "100.0 points" not in told

@@ -29,6 +29,7 @@ class Answer(NamedTuple):
     rows: Named  # what travelled, (C, ...)
     absent: Mapping[int, str] = {}  # who did not, and why, as the end of a sentence about the client's answer
     samples: int = 0  # over which gradients were taken, as the local epochs count them
+    passes: int = 0  # the same with every time that the method took one; 0 where it is not known
 
 
 class Clients(Protocol):

@@ -76,6 +76,13 @@ def scored(plan: Plan, size: int, message: Named, splits: tuple[SplitName, ...])
     return [(model, split) for model in (("personal", "global") if whole else ("personal",)) for split in splits]
 
 
+def scored_splits(plan: Plan, validated: bool) -> tuple[SplitName, ...]:
+    """The splits on which models are scored; `validated` says whether there are validation samples."""
+    if not validated:
+        return ("test",)
+    return ("validation", "test") if plan.tested else ("validation",)
+
+
 def wrapped(method: Method, module: nn.Module, seed: int) -> nn.Module:
     """The module the method trains; what it adds is initialised from the seed."""
     if method.wrap is None:

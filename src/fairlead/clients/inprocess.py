@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from fairlead.clients.door import Answer, Greeting, Saved
-from fairlead.clients.exchange import Exchange, first_state, gradient_samples, outputs, unsound
+from fairlead.clients.exchange import Exchange, first_state, gradient_samples, outputs, scored_splits, unsound
 from fairlead.clients.pool import Engine, Pool, Work
 from fairlead.clients.states import States, StateStore
 from fairlead.core.device import on_host, to_host
@@ -61,7 +61,7 @@ class InProcess:
         check_targets("this method", method, self._federation)
         layout = Layout(module)
         check_models(plan.select, self.count, layout.size)
-        splits: tuple[SplitName, ...] = ("validation", "test") if self._here.validated else ("test",)
+        splits = scored_splits(plan, self._here.validated)
         keeps = _bytes(self.count, layout.size) <= MODELS_BYTES
         self._exchange = Exchange(method, plan, splits, keeps)
         self._size = layout.size
@@ -87,6 +87,7 @@ class InProcess:
 
     def train(self, ids: Tensor, round: int, message: Named) -> Answer:
         """A round of these clients; one whose answer is not sound keeps its old state and its reply goes nowhere."""
+        before = self._running().passes
         with threads(1):  # the workers have the cores; OpenMP's threads would wait for more, in a loop, on them
             states, replies = self._ask(self._exchange.train, ids, round, self._states.get(ids), message)
             absent = unsound(ids, states, replies, message)
@@ -96,7 +97,7 @@ class InProcess:
             if len(ids):
                 self._states.put(ids, states)
         samples = gradient_samples(self._training, self._federation.train.sizes[ids])
-        return Answer(ids, replies, absent, samples)
+        return Answer(ids, replies, absent, samples, self._running().passes - before)
 
     def score(self, ids: Tensor, round: int, message: Named) -> Answer:
         """How well the models do that these clients would deploy now."""
@@ -185,9 +186,10 @@ class InProcess:
         return _cat(stay), _cat(travel)
 
     def _score(self, work: Work, ids: Tensor, round: int, message: Named) -> Answer:
+        before = self._running().passes
         models, metrics = self._in_blocks(work, ids, round, message)
         self._scored.append((ids, models))
-        return Answer(ids, to_host(metrics))
+        return Answer(ids, to_host(metrics), passes=self._running().passes - before)
 
 
 def check_models(select: str, clients: int, size: int) -> None:

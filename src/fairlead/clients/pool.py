@@ -136,6 +136,8 @@ class Pool:
         self._module, self._layout = module, layout
         self._federation, self._training, self._seed = federation, training, seed
         self._local = threading.local()
+        self._counting = threading.Lock()
+        self.passes = 0  # samples over which gradients were taken so far
         if engine.stacked:
             check_stackable(module)
         check_batches(module, federation, training)
@@ -174,7 +176,7 @@ class Pool:
             try:
                 with torch.no_grad():
                     device = self._layout.device
-                    return work(to_device(take(states, chunk), device), to_device(take(messages, mine), device), task)
+                    made = work(to_device(take(states, chunk), device), to_device(take(messages, mine), device), task)
             except FairleadError:
                 raise
             except Exception as error:
@@ -182,6 +184,9 @@ class Pool:
                 who = f"client {mine[0]}" if len(mine) == 1 else f"clients {mine[0]} to {mine[-1]}"
                 reason = f"{who}, round {round}: {type(error).__name__}: {error}".rstrip().replace("\n", " ")
                 raise EngineError(f"{reason}; the model or the method failed on this client's data") from error
+            with self._counting:
+                self.passes += task.work.passes
+            return made
 
         return list(zip(chunks, self._threads.map(run, chunks), strict=True))
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from fairlead.clients.door import Answer, Greeting, Saved
-from fairlead.clients.exchange import Exchange, first_state, gradient_samples, outputs, unsound
+from fairlead.clients.exchange import Exchange, first_state, gradient_samples, outputs, scored_splits, unsound
 from fairlead.clients.node import SPLITS
 from fairlead.clients.pool import Pool, Work, engine
 from fairlead.clients.wire import AHEAD, Ask, Reply, pack_ask, row_for, unpack_reply
@@ -83,8 +83,8 @@ class Remote:
         _all_of(answer)
         samples = {split: answer.rows[f"samples.{split}"][:, 0] for split in SPLITS}
         self.samples = samples
-        if not bool(samples["validation"].any()):
-            self._exchange = replace(self._exchange, splits=("test",))
+        splits = scored_splits(self._plan, bool(samples["validation"].any()))
+        self._exchange = replace(self._exchange, splits=splits)
         rows = {n.removeprefix("hello."): x for n, x in answer.rows.items() if n.startswith("hello.")}
         return Greeting(samples, rows)
 

@@ -45,6 +45,7 @@ class Reply(NamedTuple):
     rows: Arrays
     absent: dict[int, str]
     samples: int
+    passes: int
 
 
 class Shard:
@@ -416,7 +417,7 @@ def joined(pieces: list[Named]) -> Named:
 
 def packed(answer: Answer) -> Reply:
     """An answer as it travels."""
-    return Reply({"ids": answer.ids.numpy()}, sent(answer.rows), dict(answer.absent), answer.samples)
+    return Reply({"ids": answer.ids.numpy()}, sent(answer.rows), dict(answer.absent), answer.samples, answer.passes)
 
 
 def unpacked(replies: list[Reply]) -> Answer:
@@ -424,7 +425,9 @@ def unpacked(replies: list[Reply]) -> Answer:
     rows = [came(r.rows) for r in replies if len(r.ids["ids"])]
     ids = torch.cat([came(r.ids)["ids"] for r in replies])
     absent = {k: why for r in replies for k, why in r.absent.items()}
-    return Answer(ids, joined(rows) if rows else {}, absent, sum(r.samples for r in replies))
+    return Answer(
+        ids, joined(rows) if rows else {}, absent, sum(r.samples for r in replies), sum(r.passes for r in replies)
+    )
 
 
 def _first_line(error: BaseException) -> str:

@@ -37,6 +37,7 @@ from fairlead.effort import Choice, Curve, Effort, search
 from fairlead.metrics import Metric, OwnerVerdict
 from fairlead.runs.identity import digest, versions
 from fairlead.runs.material import Factory, Material
+from fairlead.runs.records import rows_of
 from fairlead.runs.run import Job, Progress, Run, check_same, kept_outputs, result, rounds_in, validation_losses
 from fairlead.runs.summary import Data, Found, Summary, read_run_summary
 from fairlead.settings import Experiment
@@ -88,7 +89,8 @@ class Bench:
         return self._parts[key]
 
 
-SEARCHED = ("rounds", "evaluate_every", "patience", "select", "training.lr", "training.rounds")  # settings of a trial
+# Settings of a trial, which differ from one to the next.
+SEARCHED = ("rounds", "evaluate_every", "tested", "patience", "select", "training.lr", "training.rounds")
 
 
 def check_folder(bench: Bench, folds: Sequence[Fold]) -> None:
@@ -115,16 +117,19 @@ def trained(bench: Bench, name: str, fold: Fold, repeats: int, place: str = "") 
     """Choose on validation rows, then train the final models."""
     place = place or f"fold{fold.number}"
     chosen_in, choice = tune(bench, bench.job(f"{place}/choose", name, fold.chooses, bench.seed))
-    final = []
-    for repeat in range(repeats):
+
+    def final(repeat: int, federation: Federation) -> Job:
         seed = bench.seed + TWIN * repeat
-        job = decided(bench.job(f"{place}/final{repeat}", name, fold.whole, seed), choice)
-        try:
-            result(job, None, bench.tell(name, choice.round))
-        except NeedsValidationError:
-            return Trained(choice, chosen_in, [chosen_in], refitted=False)
-        final.append(job)
-    return Trained(choice, chosen_in, final, refitted=True)
+        job = decided(bench.job(f"{place}/final{repeat}", name, federation, seed), choice)
+        result(job, None, bench.tell(name, choice.round))
+        return job
+
+    try:
+        first, refitted = final(0, fold.whole), True
+    except NeedsValidationError:
+        first, refitted = chosen_in, False
+    rows = fold.whole if refitted else fold.chooses
+    return Trained(choice, chosen_in, [first, *(final(r, rows) for r in range(1, repeats))], refitted)
 
 
 def weighed(bench: Bench, name: str, fold: Fold, done: Mapping[str, Trained], metric: Metric) -> Trained:
@@ -176,6 +181,7 @@ def tune(bench: Bench, job: Job) -> tuple[Job, Choice]:
             evaluate_every=effort.every,
             patience=effort.patience,
             select="loss",
+            tested=False,
         )
         e = dataclasses.replace(e, training=dataclasses.replace(e.training, rounds=e.rounds))
         return dataclasses.replace(job, folder=folder, experiment=e)
@@ -443,10 +449,22 @@ def _numbers(way: Finding, bar: Finding, n_test: list[int], higher: bool) -> dic
 
 
 def _costs(runs: Sequence[Trained]) -> dict[str, float]:
-    """Bytes, seconds and speed of a final run, mean over folds and repeats."""
-    names = ("bytes_up", "bytes_down", "train_seconds", "samples_per_second")
-    final = [cast(dict[str, Any], read_run_summary(job.folder)) for run in runs for job in run.final]
-    return {name: float(np.mean([one[name] for one in final])) for name in names}
+    """Bytes, passes, seconds and speed of a final run, mean over folds and repeats."""
+    each = [_cost(job, run.choice.round) for run in runs for job in run.final]
+    return {name: float(np.mean([one[name] for one in each])) for name in each[0]}
+
+
+def _cost(job: Job, rounds: int) -> dict[str, float]:
+    """Up to a round: a run that chose its round went on after it."""
+    spent: dict[str, float] = {**cast(dict[str, Any], read_run_summary(job.folder))}
+    if (job.folder / "rounds.parquet").exists():  # a decision between runs has none
+        until = [row for row in rows_of(job.folder / "rounds.parquet") if row["round"] <= rounds]
+        names = ("seconds", "samples", "passes", "bytes_up", "bytes_down")
+        spent = {name: float(sum(row[name] for row in until)) for name in names}
+        spent["train_seconds"] = spent["seconds"]
+        spent["samples_per_second"] = spent["samples"] / max(spent["seconds"], 1e-9)
+    told = ("bytes_up", "bytes_down", "train_seconds", "samples_per_second")
+    return {name: spent[name] for name in told} | {"passes": spent["passes"] / len(job.federation.train.y)}
 
 
 def _search(choice: Choice) -> dict[str, Any]:

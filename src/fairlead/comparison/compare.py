@@ -57,6 +57,7 @@ from fairlead.settings import Experiment, check, resolve, shown
 FULLER = "local-all-rows"  # LOCAL on train and validation rows together, beside a published protocol
 SMALL_TABLE = 2500  # rows, below which every row is tested once, in folds
 FOLDS = 5
+MANY_OWNERS = 10
 # Method, seed, round done, rounds. One that has a method `data` is given the survey of the data before training.
 Progress = Callable[[str, int, int, int], None]
 
@@ -367,7 +368,9 @@ def _assessed(
     """The comparison on a user's own data: searched, refitted, in folds, beside what owners would do alone."""
     experiment, seed = asked.experiment, asked.seeds[0]
     assert experiment.effort is not None
-    count = experiment.folds or (FOLDS if source.table is not None and len(source) < SMALL_TABLE else 1)
+    # A published test part stays the test part.
+    small = source.table is not None and len(source) < SMALL_TABLE and experiment.scenario.pool == "all"
+    count = experiment.folds or (FOLDS if small else 1)
     folds = [_fold(experiment, source, seed, i, count) for i in range(count)]
     first = folds[0].chooses
     _check_targets(entries, experiment, first)
@@ -379,7 +382,9 @@ def _assessed(
     if old == "fresh":
         clear(out)
     # Folds are trainings of their own; without them only further seeds tell how much luck there is in training.
-    repeats = max(experiment.effort.repeats if count == 1 else experiment.effort.repeats // 3, len(asked.seeds), 1)
+    # Many owners together tell as much by fewer.
+    most = experiment.effort.repeats - (first.clients >= MANY_OWNERS)
+    repeats = max(most if count == 1 else most // 3, len(asked.seeds), 1)
     bench = Bench(
         folder=out,
         entries=entries,

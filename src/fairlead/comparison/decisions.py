@@ -124,7 +124,16 @@ def deploy(
         saved = none | {KEPT: together(job, voices, weigh)}
         last = Best(job.experiment.rounds, 0.0, math.inf, 0)
         save_snapshot(job.folder / "checkpoint.safetensors", Snapshot(last.round, {}, {}, lambda: saved, last))
-        used = describe(job.federation, job.module, job.name, job.entry.method, job.experiment)
+        e = job.experiment
+        used = describe(
+            job.federation,
+            job.module,
+            job.name,
+            job.entry.method,
+            e.options,
+            column=e.scenario.column,
+            balanced=e.training.balance,
+        )
         write_json(job.folder / DEPLOYMENT, used.to_json())
         write_json(job.folder / DECISION, told(job, voices, decision, metric, weigh))
         summary = summarise(job, voices, cost)
@@ -143,7 +152,9 @@ def weights_of(job: Job, samples: Federation, decision: Decision, metric: Metric
         module = Weigh(len(decision.voices)).to(Layout(on_device(job)).device)
         rounds = [happened for happened, _ in federate(method, clients, module, plan)]
         rows = clients.models(torch.arange(samples.clients)).cpu()
-    cost = {"bytes_up": sum(r.bytes_up for r in rounds), "bytes_down": sum(r.bytes_down for r in rounds)}
+    cost: dict[str, float] = {
+        name: sum(getattr(r, name) for r in rounds) for name in ("bytes_up", "bytes_down", "passes")
+    }
     return rows, cost | {"train_seconds": sum(r.seconds for r in rounds)}
 
 
@@ -220,6 +231,7 @@ def summarise(job: Job, voices: Sequence[Voice], cost: dict[str, float]) -> RunS
         "names": list(job.federation.names),
         "bytes_up": int(cost["bytes_up"]) + sum(r["bytes_up"] for r in runs),
         "bytes_down": int(cost["bytes_down"]) + sum(r["bytes_down"] for r in runs),
+        "passes": int(cost["passes"]) + sum(r["passes"] for r in runs),
         "train_seconds": seconds,
         "samples_per_second": samples / max(seconds, 1e-9),
         "left_out": sum(r["left_out"] for r in runs),

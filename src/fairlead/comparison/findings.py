@@ -160,13 +160,14 @@ def best_alone(ways: Sequence[Way], metric: Metric) -> tuple[list[Answers], str,
 def paired(owners: Sequence[str], ours: Sequence[Answers], theirs: Sequence[Answers]) -> list[OwnerPairs]:
     """The same rows answered twice, owner by owner; whoever has fewer repeats answers the further ones alike."""
     found: list[list[PairedRun]] = [[] for _ in owners]
-    of = {(a.fold, a.repeat): a for a in theirs}
-    count = max(a.repeat for a in theirs) + 1
-    for a in ours:
-        b = of[a.fold, a.repeat % count]
-        for k, runs in enumerate(found):
-            if len(a.rows[k]):
-                runs.append(PairedRun(a.rows[k], a.y[k], a.outputs[k], b.outputs[k], a.repeat, a.fold))
+    of = [{(a.fold, a.repeat): a for a in answers} for answers in (ours, theirs)]
+    counts = [max(a.repeat for a in answers) + 1 for answers in (ours, theirs)]
+    for repeat in range(max(counts)):
+        for fold in sorted({a.fold for a in ours}):
+            a, b = (one[fold, repeat % count] for one, count in zip(of, counts, strict=True))
+            for k, runs in enumerate(found):
+                if len(a.rows[k]):
+                    runs.append(PairedRun(a.rows[k], a.y[k], a.outputs[k], b.outputs[k], repeat, fold))
     return [OwnerPairs(name, runs) for name, runs in zip(owners, found, strict=True) if runs]
 
 

@@ -103,6 +103,7 @@ def summarise_method(
     entry: Any = (
         {name: value["mean"] for name, value in scores.items()}
         | {name: float(np.mean([r[name] for r in plain])) for name in costs}
+        | {"passes": float(np.mean([r["passes"] / max(sum(r["n_train"]), 1) for r in runs]))}
         | {
             "spread": {name: value["std"] for name, value in scores.items()},
             "model": "personal",

@@ -41,7 +41,8 @@ TITLES = {
 }
 PENALTIES = (0.01, 0.1, 1.0, 10.0)  # of the linear model, per row
 LEAVES = (4, 15)  # of a tree
-SMALL = 500  # rows: below, trees are grown on coarser bins and in fewer steps
+SMALL = 500  # rows: below, trees are grown on coarser bins, in fewer steps and with few leaves
+TREES = 50  # at most, on few rows; twice as many on more
 FLOOR = 1e-6  # the least probability: a class that the client never saw is unlikely, not impossible
 
 
@@ -88,7 +89,10 @@ class _Tool(NamedTuple):
 
 
 def _yardstick(tool: _Tool, federation: Federation, whole: Federation) -> Yardstick:
-    found = [_alone(tool, federation, whole, k) for k in range(federation.clients)]
+    # Of few rows, threads would wait for each other longer than they work.
+    few = int(whole.train.sizes.max()) < 10 * SMALL
+    with threadpool_limits(1 if few else None):
+        found = [_alone(tool, federation, whole, k) for k in range(federation.clients)]
     validation, test, settings = (list(column) for column in zip(*found, strict=True))
     return Yardstick(tool.name, tool.title, validation, test, settings)
 
@@ -129,8 +133,9 @@ def _tried(tool: _Tool, classes: int, train: tuple[Rows, Rows], x: Rows) -> Iter
         for penalty in PENALTIES:
             yield {"penalty": penalty}, _fit(tool, classes, *train, penalty=penalty).predict(x)
     else:
-        most = 50 if len(train[1]) < SMALL else 200
-        for leaves in LEAVES:
+        few = len(train[1]) < SMALL
+        most = TREES if few else 2 * TREES
+        for leaves in LEAVES[:1] if few else LEAVES:
             stages = _fit(tool, classes, *train, leaves=leaves, trees=most).stages(x)
             for trees in (most // 5, most // 2, most):
                 yield {"trees": trees, "leaves": leaves}, stages[min(trees, len(stages)) - 1]
@@ -183,7 +188,7 @@ def _fit(tool: _Tool, classes: int, x: Rows, y: Rows, **settings: Any) -> _Fitte
     if simple:
         return _Fitted(same)
     model = CoxRegression(**settings) if y.ndim == 2 else _model(tool, len(y), classes=classes > 0, **settings)
-    with warnings.catch_warnings(), threadpool_limits(1 if len(y) < 10 * SMALL else None):
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         model.fit(x, target)
     return _Fitted(same, model, kinds)
@@ -198,9 +203,10 @@ def _model(tool: _Tool, n: int, *, classes: bool, penalty: float = 1.0, leaves: 
         "max_iter": trees,
         "max_leaf_nodes": leaves,
         "max_features": 0.5,
+        "learning_rate": 0.2,
         "random_state": 0,
     }
-    common |= {"learning_rate": 0.2, "min_samples_leaf": 3, "max_bins": 32} if n < SMALL else {"min_samples_leaf": 10}
+    common |= {"min_samples_leaf": 3, "max_bins": 32} if n < SMALL else {"min_samples_leaf": 10}
     boosted: Any = HistGradientBoostingClassifier if classes else HistGradientBoostingRegressor
     return boosted(early_stopping=False, **common)
 

@@ -28,6 +28,7 @@ class Batch:
     weight: Tensor | None = None  # (C, B) one over the count for a sample, 0 for padding; None where nothing is padded
     active: Tensor | None = None  # (C, 1) 0 where a client has run out of steps; None where nobody has
     clients: int = 1  # inside a loss function: whose samples lie here one after another, as many of each
+    samples: int = 0  # real ones of all clients, where there is no padding among them
 
     def client(self, k: int) -> Batch:
         """The k-th client's own samples, as a loss function sees them."""
@@ -101,7 +102,7 @@ def gather(split: Split, ids: list[int], positions: Tensor, keys: Tensor) -> Ite
     """Step by step, the samples at these positions among each client's own: (T, C, B), padded with -1 at the end."""
     real = positions >= 0
     counts = real.sum(2)  # (T, C)
-    widths = counts.amax(1).tolist()
+    widths, samples = counts.amax(1).tolist(), counts.sum(1).tolist()
     even = (counts == counts[:, :1]).all(1).tolist()
     # Padding repeats a sample of the client's own, if it has one: another's might be NaN, and 0 * NaN is NaN.
     index = (positions.clamp(min=0) + split.starts[ids][:, None]).clamp(max=len(split.y) - 1)
@@ -112,4 +113,5 @@ def gather(split: Split, ids: list[int], positions: Tensor, keys: Tensor) -> Ite
     for t, width in enumerate(widths):
         chosen = index[t, :, :width].reshape(-1)
         x, y = (d.index_select(0, chosen).view(len(ids), width, *d.shape[1:]) for d in (split.x, split.y))
-        yield Batch(x, y, keys[t]) if even[t] else Batch(x, y, keys[t], weights[t, :, :width], active[t])
+        weight, running = (None, None) if even[t] else (weights[t, :, :width], active[t])
+        yield Batch(x, y, keys[t], weight, running, samples=samples[t])

@@ -22,6 +22,7 @@ class Plan:
     rounds: int
     participation: float = 1.0  # the share of clients in a round, or a count above 1
     evaluate_every: int = 10  # rounds; the last one is always evaluated
+    tested: bool = True  # test samples are scored too; without, validation samples alone
     evaluate_global: bool = False  # score the server's model too, where there is one
     # Which round's models are deployed: the one with the best mean validation score, with the lowest mean validation
     # loss, or the last.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -27,6 +27,13 @@ SplitName = Literal["train", "validation", "test"]
 EVALUATION_BLOCK = 128
 
 
+@dataclass
+class Work:
+    """How much was computed."""
+
+    passes: int = 0  # samples over which gradients were taken, each time counted
+
+
 class Task:
     """What a method sees of a chunk of C clients in one round.
 
@@ -47,6 +54,7 @@ class Task:
         self.target_kind = federation.target_kind
         self.criterion = training.criterion or CRITERIA[self.target_kind]
         self.losses_of = SampleLosses(self.criterion, self.target_kind == "survival")
+        self.work = Work()
         self._network = network
         self._federation = federation
         self.given: Named = {CLASS_WEIGHTS: self._class_weights()} if training.balance else {}
@@ -116,6 +124,7 @@ class Task:
         if out is None:
             out = aligned_rows(rows)
             (out[:, self.layout.trainable :] if only is None else out).zero_()  # what the gradient does not write
+        self.work.passes += batch.samples
         self._network.gradient(rows, batch, loss or self._loss, only).write(out)
         return out
 
@@ -148,6 +157,7 @@ class Task:
         def at(u: Tensor, batch: Batch, active: Tensor | float) -> Gradient:
             if gradient is not None:
                 return Rows(gradient(u, batch), columns, active)
+            self.work.passes += batch.samples
             return self._network.gradient(u, batch, loss or self._loss, only)
 
         descend(u, self.batches(how), at, terms, columns, how)
@@ -163,12 +173,17 @@ class Task:
         tail = self._tail(part)
         if tail is None:
             held = HeldNetwork(self._network, part, rows.expand(len(self), -1))
-            return Task(held, self._federation, self.ids, self.training, round=self.round, seed=self.seed)
+            return self._of(held, self._federation)
         network, below = tail
         _, y, _ = self.padded("train")
         z = self.outputs(rows, "train", below) if inputs is None else inputs
-        data = replace(self._federation, train=self._unpadded(z, y))
-        return Task(network, data, self.ids, self.training, round=self.round, seed=self.seed)
+        return self._of(network, replace(self._federation, train=self._unpadded(z, y)))
+
+    def _of(self, network: Network, federation: Federation) -> Task:
+        """The same clients with another network or other samples; what it computes counts here."""
+        task = Task(network, federation, self.ids, self.training, round=self.round, seed=self.seed)
+        task.work = self.work
+        return task
 
     def _unpadded(self, x: Tensor, y: Tensor) -> Split:
         """Padded train samples (C, n, ...) as a split in which only these clients have samples."""

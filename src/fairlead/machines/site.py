@@ -180,7 +180,7 @@ class Member:
         own, entry, run = self.federation, self.study.entry(method), run_name(method, 0)
         vector = self.node(method, 0).model(run, self._nearest(run, kept[run]))
         bare = self.study.module(tuple(own.train.x.shape[1:]), own.outputs, 0)
-        used = describe(own, bare, method, entry.method, self.study.checked.set or {}, None)
+        used = describe(own, bare, method, entry.method, self.study.checked.set or {})
         module = wrapped(entry.method, bare, 0)
         write_model(self.folder / "models" / method, Predictor(used, 0, Layout(module).write(vector, module).eval()))
 

@@ -20,6 +20,7 @@ from fairlead.core.errors import require
 from fairlead.metrics.evidence import Corrected, correct
 from fairlead.metrics.verdict import NO_DIFFERENCE, TOO_FEW, WORSE, OwnerVerdict, amount, told_gain
 
+MOST_NAMED = 5  # owners in a sentence
 Action = Literal["join", "stay alone", "makes no difference", "cannot tell"]
 
 
@@ -169,16 +170,19 @@ def _safe_sentence(method: str, own: list[_Judged], better: int) -> str:
     mean = f"the mean gain is {amount(unit, gain)}"
     if better == len(own):
         return f"With {method} all {_count(better, 'owner')} are better off than alone; {mean}."
-    rest = [j for j in own if not j.better]
-    told = [j for j in rest if j.corrected is not None and math.isfinite(j.corrected.lower)]
     text = (
         f"With {method} {better} of {_count(len(own), 'owner')} {'is' if better == 1 else 'are'} better off than alone"
     )
     text += f" and none was found worse off; {mean}."
-    if len(told) < len(rest):
-        return f"{text} {_are(len(rest) - len(told))} without enough rows to rule out a loss."
-    riskiest = min(told, key=_lower)
-    return f"{text} A loss of up to {amount(unit, -_lower(riskiest))} is not ruled out ({riskiest.verdict.owner})."
+    unsure = [j.verdict.owner for j in own if not j.better and j.verdict.verdict == TOO_FEW]
+    told = [j for j in own if not j.better and j.verdict.verdict != TOO_FEW]
+    if told:
+        riskiest = min(told, key=_lower)
+        text += f" A loss of up to {amount(unit, -_lower(riskiest))} is not ruled out ({riskiest.verdict.owner})."
+    if unsure:
+        who = ", ".join(unsure) if len(unsure) <= MOST_NAMED else f"{len(unsure)} owners"
+        text += f" Too few rows to tell: {who}."
+    return text
 
 
 def _learned(own: list[OwnerVerdict]) -> bool:

@@ -19,7 +19,7 @@ be.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,7 @@ Floats = NDArray[np.float64]
 FAR = 1e4  # an interval so many times wider than the plain one has no bound
 NODES, WEIGHTS = roots_hermitenorm(15)
 WEIGHTS = WEIGHTS / WEIGHTS.sum()
+ENDLESS = 10**9  # rows: what is left is training luck
 POWER = 0.8  # the chance with which a difference "would be found"
 
 
@@ -86,14 +87,25 @@ class Evidence:
                 far = middle
         return side * min(side * self.gain + far, self.limit)
 
+    def detectable(self, error: float) -> float:
+        """About the smallest true difference that is found with a chance of 80%."""
+        return _detectable(self, self.bound(error, -1), self.bound(error, 1))
+
     def rows_to_find(self, difference: float, error: float) -> int | None:
-        """About how many rows find such a difference with a chance of 80%; None if training luck hides it anyway."""
-        room = (difference / _to_find(error)) ** 2 - self.training
-        if room <= 0:
+        """About how many rows make this difference detectable; None if more runs are needed, whatever the rows.
+
+        What is not known of training luck is taken to be known by then.
+        """
+        then = replace(self, training_spread=0.0)
+        least = replace(then, rows=ENDLESS).detectable(error)
+        fewest = self.weight * float(ndtri(error / 2)) ** 2 + 2  # fewer have no bound
+        rows = max(float(self.rows), fewest)
+        if difference <= least or then.detectable(error) <= difference:
             return None
-        fewest = self.weight * float(ndtri(error / 2)) ** 2 + 2  # fewer rows than this never tell
-        spread = max(self.spread, self.step**2 / max(self.rows, 1))
-        return math.ceil(max(spread / room, fewest))
+        for _ in range(3):  # the rows' part of the square falls with their number, a little faster where they are few
+            now = replace(then, rows=math.ceil(rows)).detectable(error)
+            rows = max(rows * (now**2 - least**2) / (difference**2 - least**2), fewest)
+        return math.ceil(rows)
 
     @property
     def surest(self) -> float:
@@ -102,13 +114,14 @@ class Evidence:
         return min(1.0, max(float(2 * ndtr(-math.sqrt(deciding))), 2 ** (1 - deciding)))
 
 
+def _detectable(e: Evidence, lower: float, upper: float) -> float:
+    """The wider half of the interval, and the luck of the gain itself."""
+    return max(upper - e.gain, e.gain - lower) + float(ndtri(POWER)) * math.sqrt(e.variance(e.gain))
+
+
 def _hall(t: Floats | float, skew: Floats | float) -> Floats:
     """Hall's transformation of a mean's statistic against its skewness."""
     return np.maximum(0.0, np.minimum(t, t - skew * t**2 / 3 + skew**2 * t**3 / 27 - skew / 6))
-
-
-def _to_find(error: float) -> float:
-    return float(-ndtri(error / 2) + ndtri(POWER))
 
 
 @dataclass(frozen=True)
@@ -153,7 +166,7 @@ def _counted(found: list[Evidence], error: float) -> int:
 def _with_interval(e: Evidence, adjusted: float, raw: float, error: float, counted: int) -> Corrected:
     single = error / counted
     lower, upper = e.bound(single, -1), e.bound(single, 1)
-    detectable = max(upper - e.gain, e.gain - lower) + float(ndtri(POWER)) * math.sqrt(e.variance(e.gain))
+    detectable = _detectable(e, lower, upper)
     if adjusted > error:
         lower, upper = min(lower, 0.0), max(upper, 0.0)
     elif lower <= 0 <= upper:

@@ -80,7 +80,7 @@ class OwnerVerdict:
     p: float | None  # Holm's over the owners
     detectable: float | None  # the smallest difference that would have been found with a chance of 80%
     asked: float | None  # the difference that `more_rows` is about
-    more_rows: int | None  # about how many more rows would tell; None: not needed, or training luck hides it anyway
+    more_rows: int | None  # about how many more rows would tell; None: none are needed, or more runs
     training: str  # where the estimate of training luck comes from: a key of TRAINING, or "" if not judged
     why: str  # a sentence
     evidence: Evidence | None
@@ -335,13 +335,12 @@ def _source(tables: list[_Table], twins: dict[str, _Table]) -> str:
 def _verdict(p: OwnerPairs, t: _Table, metric: Metric, source: str, e: Evidence, c: Corrected) -> OwnerVerdict:
     found = c.lower > 0 or c.upper < 0
     plausible = metric.plausible * (1.0 if metric.unit else abs(t.scores[1]))
-    # An interval that still allows for twice as much has not shown that there is no difference.
-    narrow = max(c.upper, -c.lower) <= 2 * plausible
-    told = NO_DIFFERENCE if c.detectable <= plausible and narrow else TOO_FEW
+    # Half the interval is then at most what is plausible, so an interval around zero allows for at most twice as much.
+    told = NO_DIFFERENCE if c.detectable <= plausible else TOO_FEW
     verdict = (BETTER if e.gain > 0 else WORSE) if found else told
     asked = plausible if verdict == TOO_FEW else min(max(abs(e.gain), plausible / 10), plausible)
-    needed = None if found else e.rows_to_find(asked, c.error)
-    more = None if needed is None else max(needed - e.rows, 1)
+    needed = None if found or c.detectable <= asked else e.rows_to_find(asked, c.error)
+    more = None if needed is None else _about(max(needed - e.rows, 1))
     return OwnerVerdict(
         owner=p.owner,
         metric=metric.name,
@@ -370,11 +369,27 @@ def _sentence(verdict: Verdict, metric: Metric, e: Evidence, c: Corrected, asked
     if verdict in (BETTER, WORSE):
         return f"{told_gain(metric.unit, e.gain, c.lower, c.upper)}."
     size = amount(metric.unit, asked)
-    rows = f"about {more:,} more would" if more else "more would not, as training luck is larger; more runs may"
+    span = f"The difference lies between {_span(metric.unit, c.lower, c.upper)}"
+    if c.detectable <= asked:
+        return f"{span}; one of {size} would have been found."
+    rows = (
+        f"about {more:,} more would"
+        if more
+        else "more would not, but more runs may: training luck is too large or too little known"
+    )
     if verdict == TOO_FEW:
         return f"{e.rows} rows are too few to tell a difference of {size}; {rows}."
-    span = f"The difference lies between {_span(metric.unit, c.lower, c.upper)}"
     return f"{span}; {e.rows} rows cannot tell one of {size}, {rows}."
+
+
+def _about(rows: int) -> int:
+    """The number rounded up to two digits.
+
+    >>> _about(7), _about(1234)
+    (7, 1300)
+    """
+    unit = int(10 ** max(len(str(rows)) - 2, 0))
+    return -(-rows // unit) * unit
 
 
 def told_gain(unit: str, gain: float, lower: float, upper: float) -> str:

@@ -21,6 +21,11 @@ def mlp(shape: tuple[int, ...], classes: int) -> nn.Module:
     )
 
 
+def wide(shape: tuple[int, ...], classes: int) -> nn.Module:
+    """One hidden layer of 128 units: for tables, where it is as good as two layers and trains much faster."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(prod(shape), 128), nn.ReLU(), nn.Linear(128, classes))
+
+
 def lenet(shape: tuple[int, ...], classes: int) -> nn.Module:
     """FEDORA's network for colour images: two 5x5 convolutions (16 and 32 maps), 120 and 84 units, the classes."""
     features, convolutions = _convolutions("lenet", shape, 16, 32)
@@ -72,6 +77,7 @@ def _convolutions(model: str, shape: tuple[int, ...], first: int, second: int) -
 
 MODELS: dict[str, Callable[[tuple[int, ...], int], nn.Module]] = {
     "logistic": logistic,
+    "wide": wide,
     "mlp": mlp,
     "lenet": lenet,
     "cnn": cnn,
@@ -81,13 +87,16 @@ MODELS: dict[str, Callable[[tuple[int, ...], int], nn.Module]] = {
 
 
 def build(name: str, shape: tuple[int, ...], classes: int, seed: int) -> nn.Module:
-    """The named network with initial weights that depend on the seed alone; "auto" is cnn for large images, else mlp.
+    """The named network with initial weights that depend on the seed alone.
+
+    "auto" is cnn for large images, mlp for small ones and wide for plain features.
 
     >>> sum(p.numel() for p in build("cnn", (3, 32, 32), 10, seed=0).parameters())
     878538
     """
     if name == "auto":
-        name = "cnn" if len(shape) == 3 and min(shape[1:]) >= 16 else "mlp"
+        image = len(shape) == 3 and min(shape[1:]) >= 16
+        name = "cnn" if image else "wide" if len(shape) == 1 else "mlp"
     if name not in MODELS:
         raise InputError(f"model '{name}' is unknown; {nearest(name, MODELS)}")
     with torch.random.fork_rng(devices=[]):

@@ -209,6 +209,7 @@ def columns(summary: Summary) -> list[Column]:
         *over_owners,
         Column("MB\nup", "MB up", size("bytes_up")),
         Column("MB\ndown", "MB down", size("bytes_down")),
+        Column("passes", "Passes over the rows", lambda way, e: amount(e.get("passes"))),
         Column("train\ns", "Training, s", lambda way, e: amount(e.get("train_seconds"))),
     ]
 
@@ -236,7 +237,7 @@ def verdict_table(summary: Summary) -> Table:
 
     R-Acc is left out where it would not fit.
     """
-    shown = columns(summary)
+    shown = [column for column in columns(summary) if column.short != "passes"]  # a line below the table has them
     if _width(shown, rows(summary, shown)) > WIDTH:
         shown = [column for column in shown if not column.short.startswith("R-Acc")]
     found = rows(summary, shown)
@@ -285,13 +286,8 @@ def verdict_lines(summary: Summary, most: int = 12) -> list[str]:
 
     Up to `most` owners have a line of their own; more are counted by action.
     """
-    return [
-        *marks(summary),
-        *newcomers(summary),
-        caption(summary),
-        *decision_lines(summary),
-        *advice_lines(summary, most),
-    ]
+    said = [*marks(summary), *newcomers(summary), caption(summary), *luck(summary), *work(summary)]
+    return [*said, *decision_lines(summary), *advice_lines(summary, most)]
 
 
 def marks(summary: Summary) -> list[str]:
@@ -359,6 +355,34 @@ def told_voices(decisions: Sequence[Decisions], m: Measure) -> str:
         known = [x for one in decisions for x in one["test_scores"][voice] if x is not None]
         means.append(f"{voice} {m.score(sum(known) / len(known) if known else None)}")
     return f"On test rows, all rows learned from: {', '.join(means)};"
+
+
+def luck(summary: Summary) -> list[str]:
+    """A sentence where nothing in the runs tells how much luck there is in training."""
+    if summary["findings"]["training"] != "assumed":
+        return []
+    return [
+        "One run of each method: how much luck there is in training is not measured but assumed, and few verdicts can "
+        "be sure. Several seeds measure it: --seeds 3."
+    ]
+
+
+def work(summary: Summary) -> list[str]:
+    """A sentence on equal work: every method's passes, how far the control was followed, and who used more."""
+    control = summary["control"]
+    followed = [one["followed"] / one["round"] for one in summary["methods"][control].get("search", [])]
+    used = {name: entry["passes"] for name, entry in summary["methods"].items() if entry["passes"] is not None}
+    if not followed or control not in used:
+        return []
+    far = used[control] * sum(followed) / len(followed)
+    told = ", ".join(f"{name} {passes:,.0f}" for name, passes in used.items())
+    more = [name for name, passes in used.items() if passes > far]
+    said = f"Passes over the rows: {told}. {control} was followed for {far:,.0f}"
+    if not more:
+        return [f"{said}; no method used more."]
+    way = next(way for way in ways(summary) if way["name"] == control)
+    ended = "was still improving" if improving(way) else "had stopped improving"
+    return [f"{said} and {ended}; more were used by {', '.join(more)}."]
 
 
 def headline(summary: Summary) -> str:

@@ -22,7 +22,6 @@ from fairlead.data.preparation import EVERYBODY, Preparation
 from fairlead.models import build
 from fairlead.models.networks import MODELS
 from fairlead.runs.files import read_object
-from fairlead.settings import Experiment
 
 FILE = "deployment.json"
 Factory = Callable[[tuple[int, ...], int], nn.Module]
@@ -96,14 +95,21 @@ class Deployment:
 
 
 def describe(
-    federation: Federation, module: nn.Module, name: str, method: Method, experiment: Experiment
+    federation: Federation,
+    module: nn.Module,
+    name: str,
+    method: Method,
+    options: Mapping[str, Mapping[str, Any]],
+    *,
+    column: str | None = None,
+    balanced: bool = False,
 ) -> Deployment:
     """What a run's models need, from what trained them."""
     shape, outputs = tuple(federation.train.x.shape[1:]), federation.outputs
     made = federation.preparation
     return Deployment(
         method=name,
-        options={n: dict(v) for n, v in experiment.options.items() if n in parts_of(name)},
+        options={n: dict(v) for n, v in options.items() if n in parts_of(name)},
         wraps=method.wrap is not None,
         model=_name_of(module, shape, outputs),
         shape=shape,
@@ -111,12 +117,12 @@ def describe(
         kind=federation.target_kind,
         classes=federation.classes,
         labels=federation.target.names,
-        column=experiment.scenario.column,
+        column=column,
         owners=federation.names or tuple(map(str, range(federation.clients))),
         train_rows=tuple(federation.train.sizes.tolist()),
         mean=federation.target.mean,
         sd=federation.target.sd,
-        balanced=experiment.training.balance,
+        balanced=balanced,
         preparation=made if isinstance(made, Preparation) else None,
     )
 

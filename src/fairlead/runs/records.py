@@ -15,7 +15,7 @@ from fairlead.rounds import Round
 from fairlead.runs.files import append_part, read_part, table_parts
 
 SCORES = ("round", "client", "split", "model", "accuracy", "loss", "n")
-COSTS = ("round", "seconds", "samples", "bytes_up", "bytes_down", "left_out", "reasons")
+COSTS = ("round", "seconds", "samples", "passes", "bytes_up", "bytes_down", "left_out", "reasons")
 
 
 class Records:
@@ -53,7 +53,7 @@ class Rounds:
     def add(self, r: Round) -> None:
         """Append a round; the reasons are a JSON object of the clients that were left out, each with its own."""
         reasons = json.dumps({str(k): why for k, why in sorted(r.absent.items())}) if r.absent else ""
-        values = (r.round, r.seconds, r.samples, r.bytes_up, r.bytes_down, len(r.absent), reasons)
+        values = (r.round, r.seconds, r.samples, r.passes, r.bytes_up, r.bytes_down, len(r.absent), reasons)
         for name, value in zip(COSTS, values, strict=True):
             self.columns[name].append(value)
 

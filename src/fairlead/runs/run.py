@@ -254,7 +254,15 @@ def train(job: Job, progress: Progress | None = None) -> None:
                 progress(round.round)
     # A run resumed after its last round has nothing left to do but this.
     e = job.experiment
-    used = describe(job.federation, job.module, job.name, job.entry.method, e)
+    used = describe(
+        job.federation,
+        job.module,
+        job.name,
+        job.entry.method,
+        e.options,
+        column=e.scenario.column,
+        balanced=e.training.balance,
+    )
     write_json(job.folder / DEPLOYMENT, used.to_json())
     write_run_summary(job.folder, summarise_run(job))
 
@@ -300,7 +308,7 @@ def summarise_run(job: Job) -> RunSummary:
     chosen = kept_round(job.folder / "checkpoint.safetensors")
     rows = list(rows_of(job.folder / "records.parquet", round=chosen, split="test", model="personal"))
     rows.sort(key=lambda r: r["client"])
-    names = ("seconds", "samples", "bytes_up", "bytes_down", "left_out")
+    names = ("seconds", "samples", "passes", "bytes_up", "bytes_down", "left_out")
     totals = dict.fromkeys(names, 0)
     for row in rows_of(job.folder / "rounds.parquet"):
         totals |= {name: totals[name] + row[name] for name in names}
@@ -316,6 +324,7 @@ def summarise_run(job: Job) -> RunSummary:
         "names": list(job.federation.names),
         "bytes_up": totals["bytes_up"],
         "bytes_down": totals["bytes_down"],
+        "passes": totals["passes"],
         "train_seconds": totals["seconds"],
         "samples_per_second": totals["samples"] / max(totals["seconds"], 1e-9),
         "left_out": totals["left_out"],

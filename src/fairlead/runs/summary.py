@@ -38,6 +38,7 @@ class RunSummary(TypedDict):
     names: list[str]  # empty where clients go by number
     bytes_up: int
     bytes_down: int
+    passes: int  # samples over which gradients were taken, each time counted
     train_seconds: float
     samples_per_second: float
     left_out: int
@@ -99,6 +100,7 @@ class Entry(TypedDict):
     std: Number
     bytes_up: Number
     bytes_down: Number
+    passes: Number  # times that gradients were taken over all train rows
     train_seconds: Number
     samples_per_second: Number
     spread: dict[str, Number]
