@@ -432,9 +432,10 @@ def test_global_model_is_scored_where_asked(tmp_path: Path) -> None:
 def test_measures_of_a_run() -> None:
     result = {"accuracy": [0.5, 0.9], "n_test": [10, 10], "global": [0.2, 0.4]}
     alone = {"accuracy": [0.4, 0.9]}
-    wanted = {"client.1": 0.9, "gain.0": 0.25, "global.accuracy": 0.3, "ptr": 0.5}
+    wanted = {"client.1": 0.9, "gain.0": 0.25, "gain.0+1": 0.125, "worse": 0, "global.accuracy": 0.3, "ptr": 0.5}
     for name, value in wanted.items():
         assert cells.measure(name, result, alone) == pytest.approx(value), name
+    assert cells.measure("worse", alone, result) == 1
     found = Found({("k", 0): {"values": {"loss": 2.0}}})
     assert found.results["k", 0]["values"]["loss"] == 2.0
 

@@ -15,7 +15,8 @@ Variants: "paper", the default, ties with the gradient of λ_k‖θ - θ̂_k‖�
 every w_kk' as it is. "released" follows the settings of the published Rotated MNIST runs: one-hot labels appended to
 the inputs, edges exp(sharpness · w) to each client's `neighbours` most similar others only, λ_k = 0 where θ_k has the
 lower validation loss and exp((ℓ(θ_k) - ℓ(θ̂_k))/2) elsewhere, and a pull that momentum does not see; there ℓ is a sum
-over validation batches of the run's batch size, in "paper" the mean over validation samples.
+over validation batches of the run's batch size, in "paper" the mean over validation samples. On Rotated MNIST the
+paper's form stays at LOCAL's accuracy (0.7530 both) and the released settings reach 0.8104 (docs/results): try both.
 Privacy: a rank-1 vector resembles the client's mean image and, with labels appended, its label mix.
 Differs from the paper: a step goes at most as far as θ̂_k (λ_k ≤ 1/η in "released", 1/(2η) in "paper"), or a large gain
 would overshoot it. The graph joins only clients that have taken part by now; one that never did receives the mean
