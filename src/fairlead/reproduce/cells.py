@@ -109,7 +109,7 @@ def experiment_of(cell: Cell, data_dir: str | None) -> Experiment:
     """The cell's settings with nothing left open."""
     given = dict(cell.settings)
     big, evaluate_global = given.pop("big", None), bool(given.pop("evaluate_global", False))
-    if data_dir is not None:
+    if data_dir is not None and "data" not in given:  # what comes with the package lies in no folder
         given["data_dir"] = data_dir
     experiment = resolve(check(given))
     check_options(experiment.options)
