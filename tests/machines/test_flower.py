@@ -131,7 +131,7 @@ def ask(node, question, data):
 
 
 def test_a_round_goes_on_whatever_a_site_does(data: Path, tmp_path: Path) -> None:
-    settings = SETTINGS | {"rounds": 11, "evaluate_every": 11}
+    settings = SETTINGS | {"rounds": 15, "evaluate_every": 15}
     study = Study(tuple(p.stem for p in data.glob("*.csv")), ("fedora",), settings)
     write_app(tmp_path / "app", study, tmp_path / "elsewhere", insecure=True)
     client = tmp_path / "app" / "fairlead_study" / "client_app.py"

@@ -186,6 +186,7 @@ def test_provisioned_kits_give_the_numbers_of_one_process_and_encrypt_them(data:
     assert (out / "results.json").exists(), said
     check(study, data, out, tmp_path / "sites")
     assert len(listener.seen) > 100_000
+    assert b"\x16\x03" in listener.seen[:2000]  # a TLS handshake
     assert b"thalach" not in listener.seen  # a column, which sites tell the coordinator
     assert b"cleveland" not in listener.seen
     assert f"0.0.0.0:{port}" not in listening

@@ -12,13 +12,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from PIL import Image
 from sites import SETTINGS, write_sites
 
 import fairlead
 from fairlead import rounds
 from fairlead.clients import InProcess, engine
 from fairlead.core import EngineError, InputError
-from fairlead.data import Scenario
+from fairlead.data import Scenario, load
 from fairlead.data.agreement import Agreed, Look, OwnColumn, agree, look
 from fairlead.data.preparation import Preparation
 from fairlead.data.tables import Reading
@@ -193,7 +194,25 @@ def test_a_site_names_no_category_that_few_of_its_rows_have(tmp_path: Path) -> N
     assert "rare" not in json.dumps(asdict(found))
 
 
-def test_quantities_and_own_images_work_as_well(tmp_path: Path) -> None:
+def test_a_site_may_have_a_folder_of_images_and_lack_a_class(tmp_path: Path) -> None:
+    digits = load("digits")
+    for site, classes in (("a", "01"), ("b", "012")):
+        for i in range(120):
+            if (name := str(int(digits.y[i]))) in classes:
+                path = tmp_path / "data" / site / name / f"{i}.png"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                Image.fromarray((digits.raw[i, 0] * 255).byte().numpy()).save(path)
+    study = Study(("a", "b"), ("fedavg",), {"rounds": 2, "evaluate_every": 2, "model": "mlp"})
+    post = Direct(study, tmp_path, tmp_path / "sites")
+    for site in post.sites:
+        site.data = tmp_path / "data" / site.name
+    results = conduct(study, post, tmp_path / "out")
+    assert results["unjudged"] == {}
+    assert read_json(tmp_path / "out" / "agreed.json")["agreed"]["classes"] == ["0", "1", "2"]
+    assert set(results["runs"]["fedavg-seed0"]["scores"]["accuracy"]) == {"a", "b"}
+
+
+def test_quantities_work_as_well(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     for site in "ab":
         x = rng.normal(size=(60, 3))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 from collections.abc import Callable
 from functools import partial
 from types import TracebackType
@@ -362,12 +363,14 @@ def connected(address: str) -> Any:
     if not ray.is_initialized():
         IDLE.clear()
         quiet: dict[str, Any] = {"logging_level": "warning", "log_to_driver": False}
+        here = {"num_cpus": cores(), "include_dashboard": False, "_node_ip_address": "127.0.0.1"}
+        address = address or os.environ.get("RAY_ADDRESS", "")
         try:
-            if address:
-                ray.init(address=address, **quiet)
-            else:
-                ray.init(num_cpus=cores(), include_dashboard=False, _node_ip_address="127.0.0.1", **quiet)
-        except (ConnectionError, RuntimeError, ValueError) as error:
+            host, _, port = address.rpartition(":")
+            if host and port.isdecimal():  # Ray itself would try for a minute
+                socket.create_connection((host, int(port)), timeout=5).close()
+            ray.init(**quiet, **({"address": address} if address else here))
+        except (OSError, RuntimeError, ValueError) as error:
             raise EngineError(f"no Ray cluster at '{address}': {_first_line(error)}") from error
     return ray
 

@@ -21,7 +21,7 @@ from fairlead.core import InputError, require
 from fairlead.machines.conduct import Question, conduct
 from fairlead.machines.site import VERDICT, Site
 from fairlead.machines.study import Study
-from fairlead.machines.waits import Waits
+from fairlead.machines.waits import Patience, Waits
 
 logger = logging.getLogger(__name__)
 
@@ -51,9 +51,8 @@ class Calls:
     """Carries questions by calls, one for each site at a time."""
 
     def __init__(self, sites: list[Any], waits: Waits) -> None:
-        self._sites, self._waits = sites, waits
+        self._sites, self._patience = sites, Patience(waits)
         self._threads = ThreadPoolExecutor(4 * len(sites))  # a call that hangs until its timeout keeps one
-        self._silent: set[int] = set()
 
     def __call__(self, questions: dict[int, Question], patient: bool = False) -> Mapping[int, bytes | str]:
         """Ask these sites; `patient` waits for all of them as long as may be."""
@@ -68,14 +67,14 @@ class Calls:
                 if call.done() and k not in answers:
                     answers[k], took[k] = _result(call), now
             waiting = [k for k in calls if k not in answers]
-            most = {k: self._waits.deadline(k, questions, took, self._silent) for k in waiting}
-            if waiting and all(now > (self._waits.most if patient else most[k]) for k in waiting):
+            most = self._patience.waits.most
+            if all(now > (most if patient else self._patience.deadline(k, questions, took)) for k in waiting):
                 break
-        self._silent = (self._silent | set(questions)) - {k for k, a in answers.items() if isinstance(a, bytes)}
+        self._patience.learn(questions, {k: took[k] for k, answer in answers.items() if isinstance(answer, bytes)})
         return answers
 
     def _call(self, site: int, question: Question) -> bytes:
-        return bytes(self._sites[site](timeout=self._waits.most).ask(*question))
+        return bytes(self._sites[site](timeout=self._patience.waits.most).ask(*question))
 
 
 def _result(call: Future[bytes]) -> bytes | str:

@@ -16,7 +16,7 @@ from fairlead.core import require
 from fairlead.machines.conduct import Question, conduct
 from fairlead.machines.flower.privacy import refuse_secure_aggregation
 from fairlead.machines.study import Study
-from fairlead.machines.waits import Waits
+from fairlead.machines.waits import Patience, Waits
 from fairlead.runs.files import read_json, write_json
 
 logger = logging.getLogger(__name__)
@@ -48,24 +48,23 @@ def main(grid: Grid, context: Context) -> None:
 class Mail:
     """Carries questions to the sites' nodes and brings the answers; a site is found by the name its node gives.
 
-    How long a site may take is `Waits`. A node that comes back is sent the question again. With `pinned`, a file, a
+    How long a site may take is `Patience`. A node that comes back is sent the question again. With `pinned`, a file, a
     site stays with the node that first gave its name: SuperNode authentication makes a node's id that of its key.
     """
 
     def __init__(self, grid: Grid, study: Study, waits: Waits, pinned: Path | None) -> None:
-        self.grid, self._study, self._waits, self._pinned = grid, study, waits, pinned
+        self.grid, self._study, self._patience, self._pinned = grid, study, Patience(waits), pinned
         self._nodes: dict[int, int] = {}  # by site
         self._pins: dict[str, int] = read_json(pinned) if pinned is not None and pinned.exists() else {}
         self._asked: set[int] = set()  # nodes that were asked who they are
         self.who: dict[str, int] = {}  # message that asked -> node
-        self._silent: set[int] = set()  # sites that did not answer last time
         self._watched = 0.0
 
     def __call__(self, questions: dict[int, Question], patient: bool = False) -> Mapping[int, bytes | str]:
         """Ask these sites; `patient` waits for all of them as long as may be."""
         exchange = _Exchange(self, questions, patient)
         answers = exchange.run()
-        self._silent = (self._silent | set(questions)) - set(answers)
+        self._patience.learn(questions, exchange.took)
         return answers
 
     def push(self, node: int, question: Question) -> str:
@@ -73,7 +72,7 @@ class Mail:
         content = RecordDict({"question": ConfigRecord({"text": question[0]})})
         if question[1]:
             content["data"] = ArrayRecord([np.frombuffer(question[1], np.uint8)])
-        message = Message(content, dst_node_id=node, message_type="train", ttl=self._waits.most + 60)
+        message = Message(content, dst_node_id=node, message_type="train", ttl=self._patience.waits.most + 60)
         (sent,) = self.grid.push_messages([message]) or [None]
         return sent or ""
 
@@ -105,7 +104,7 @@ class Mail:
         if self._pinned is not None:
             write_json(self._pinned, self._pins)
         self._nodes[site] = node
-        self._silent.discard(site)
+        self._patience.silent.discard(site)
         return site
 
     def node(self, site: int) -> int | None:
@@ -115,9 +114,9 @@ class Mail:
     def deadline(self, exchange: _Exchange, site: int) -> float:
         """When an answer of this site has taken too long, in seconds since the exchange began."""
         if exchange.patient:
-            return self._waits.most
+            return self._patience.waits.most
         since = exchange.resent.get(site, 0.0)
-        return self._waits.deadline(site, exchange.questions, exchange.took, self._silent, since)
+        return self._patience.deadline(site, exchange.questions, exchange.took, exchange.gone, since)
 
 
 class _Exchange:
@@ -129,6 +128,7 @@ class _Exchange:
         self.took: dict[int, float] = {}  # seconds, by site that answered
         self.resent: dict[int, float] = {}  # when a site that came back was asked again
         self.answers: dict[int, bytes | str] = {}
+        self.gone: dict[int, str] = {}  # sites whose node is gone, and why
         self.sent: dict[str, int] = {}  # message -> site
 
     def run(self) -> dict[int, bytes | str]:
@@ -140,10 +140,15 @@ class _Exchange:
             self._collect()
             now = time.monotonic() - self.began
             waiting = [k for k in self.questions if k not in self.answers]
-            late = [k for k in waiting if now > self.mail.deadline(self, k)]
-            if len(late) == len(waiting):
-                return self.answers
+            if all(self._given_up(k, now) for k in waiting):
+                return self.answers | {k: self.gone[k] for k in waiting if k in self.gone}
             time.sleep(POLL_SECONDS)
+
+    def _given_up(self, site: int, now: float) -> bool:
+        """Whether an answer is not waited for any more; of a node that is gone, while nobody new says who it is."""
+        if site in self.gone and not self.patient and not self.mail.who:
+            return True
+        return now > self.mail.deadline(self, site)
 
     def _send(self, site: int) -> None:
         node = self.mail.node(site)
@@ -166,15 +171,18 @@ class _Exchange:
         site = self.mail.introduce(node, _bytes(reply))
         if site is not None and site in self.questions and site not in self.answers:
             self.resent[site] = time.monotonic() - self.began
+            self.gone.pop(site, None)
             self._send(site)
 
     def _answered(self, site: int, reply: Message) -> None:
         if site in self.answers:
             return
         if reply.has_error():
-            if reply.error.code == GONE and self.patient:
-                return  # it may come back
-            self.answers[site] = f"answer is an error: {reply.error.reason or reply.error.code}"
+            reason = f"answer is an error: {reply.error.reason or reply.error.code}"
+            if reply.error.code == GONE:
+                self.gone[site] = reason  # it may come back
+                return
+            self.answers[site] = reason
         else:
             self.answers[site] = _bytes(reply)
         self.took[site] = time.monotonic() - self.began
