@@ -363,7 +363,7 @@ def connected(address: str) -> Any:
     if not ray.is_initialized():
         IDLE.clear()
         quiet: dict[str, Any] = {"logging_level": "warning", "log_to_driver": False}
-        here = {"num_cpus": cores(), "include_dashboard": False, "_node_ip_address": "127.0.0.1"}
+        here = {"address": "local", "num_cpus": cores(), "include_dashboard": False, "_node_ip_address": "127.0.0.1"}
         address = address or os.environ.get("RAY_ADDRESS", "")
         try:
             host, _, port = address.rpartition(":")
