@@ -18,9 +18,10 @@ test: .venv/installed-dev
 	$(BIN)/pytest -n 2 --dist worksteal --cov=fairlead --cov-report=
 	@echo "Coverage: the tests ran $$($(BIN)/coverage report --format=total)% of the lines in src/fairlead"
 
-# Flower, NVFlare and Ray have an environment of their own, since Flower wants older versions of typer and rich.
+# Flower, NVFlare and Ray have an environment of their own, since Flower wants older versions of typer and rich. The tests wait
+# for Flower more than they compute.
 test-machines: .venv-machines/installed
-	.venv-machines/bin/pytest tests/machines
+	.venv-machines/bin/pytest -n 2 --dist loadgroup tests/machines
 
 # Known weaknesses of the packages in requirements.lock; nothing of them is installed for it.
 audit: .venv/bin/python

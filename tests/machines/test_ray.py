@@ -27,7 +27,8 @@ from fairlead.data import scenario
 from fairlead.models import build
 from fairlead.runs.files import read_json, read_table
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's own
+# Warnings of Ray's own; and one cluster for all tests of this file.
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("ray")]
 TRAINING = Training(lr=0.1, epochs=1, batch_size=8, momentum=0.5)
 PLAN = Plan(rounds=4, evaluate_every=2, select="validation")
 
