@@ -254,7 +254,7 @@ def reply(model: dict[str, Any], node: int, extra: str = "") -> Any:
     from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
     from flwr.supercore.task_identity import TaskIdentity
 
-    TaskIdentity.run_id, TaskIdentity.node_id = 1, node
+    TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, node
     asked = Message(RecordDict(), dst_node_id=node, message_type="train")
     asked.metadata.__dict__["_message_id"] = str(node)
     arrays = OrderedDict((name, torch.tensor(x)) for name, x in model.items())

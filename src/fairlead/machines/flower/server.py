@@ -48,7 +48,8 @@ def main(grid: Grid, context: Context) -> None:
 class Mail:
     """Carries questions to the sites' nodes and brings the answers; a site is found by the name its node gives.
 
-    How long a site may take is `Patience`. A node that comes back is sent the question again. With `pinned`, a file, a
+    How long a site may take is `Patience`. A node that comes back is sent the question again; one that is still at an
+    earlier question is sent none until it has answered that, so that questions do not pile up. With `pinned`, a file, a
     site stays with the node that first gave its name: SuperNode authentication makes a node's id that of its key.
     """
 
@@ -58,12 +59,14 @@ class Mail:
         self._pins: dict[str, int] = read_json(pinned) if pinned is not None and pinned.exists() else {}
         self._asked: set[int] = set()  # nodes that were asked who they are
         self.who: dict[str, int] = {}  # message that asked -> node
+        self.busy: dict[str, int] = {}  # question of an earlier exchange that is not answered -> site
         self._watched = 0.0
 
     def __call__(self, questions: dict[int, Question], patient: bool = False) -> Mapping[int, bytes | str]:
         """Ask these sites; `patient` waits for all of them as long as may be."""
         exchange = _Exchange(self, questions, patient)
         answers = exchange.run()
+        self.busy |= exchange.sent
         self._patience.learn(questions, exchange.took)
         return answers
 
@@ -104,6 +107,7 @@ class Mail:
         if self._pinned is not None:
             write_json(self._pinned, self._pins)
         self._nodes[site] = node
+        self.busy = {message: k for message, k in self.busy.items() if k != site}
         self._patience.silent.discard(site)
         return site
 
@@ -133,7 +137,7 @@ class _Exchange:
 
     def run(self) -> dict[int, bytes | str]:
         """The answers that came."""
-        for site in self.questions:
+        for site in set(self.questions) - set(self.mail.busy.values()):
             self._send(site)
         while True:
             self.mail.watch()
@@ -145,8 +149,12 @@ class _Exchange:
             time.sleep(POLL_SECONDS)
 
     def _given_up(self, site: int, now: float) -> bool:
-        """Whether an answer is not waited for any more; of a node that is gone, while nobody new says who it is."""
-        if site in self.gone and not self.patient and not self.mail.who:
+        """Whether an answer is not waited for any more.
+
+        Neither is that of a node that is gone, while nobody new says who it is, nor of one at an earlier question.
+        """
+        away = site in self.mail.busy.values() or (site in self.gone and not self.mail.who)
+        if away and not self.patient:
             return True
         return now > self.mail.deadline(self, site)
 
@@ -157,9 +165,11 @@ class _Exchange:
             self.sent |= {message: site} if message else {}
 
     def _collect(self) -> None:
-        for reply in self.mail.grid.pull_messages([*self.sent, *self.mail.who]):
+        for reply in self.mail.grid.pull_messages([*self.sent, *self.mail.who, *self.mail.busy]):
             asked = reply.metadata.reply_to_message_id
-            if asked in self.mail.who:
+            if asked in self.mail.busy:
+                self._free_again(self.mail.busy.pop(asked))
+            elif asked in self.mail.who:
                 self._introduced(self.mail.who.pop(asked), reply)
             elif asked in self.sent:
                 self._answered(self.sent.pop(asked), reply)
@@ -172,6 +182,12 @@ class _Exchange:
         if site is not None and site in self.questions and site not in self.answers:
             self.resent[site] = time.monotonic() - self.began
             self.gone.pop(site, None)
+            self._send(site)
+
+    def _free_again(self, site: int) -> None:
+        """A site has answered an earlier question, too late for it, and can take this one."""
+        if site in self.questions and site not in self.mail.busy.values():
+            self.resent[site] = time.monotonic() - self.began
             self._send(site)
 
     def _answered(self, site: int, reply: Message) -> None:
