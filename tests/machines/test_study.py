@@ -204,8 +204,8 @@ def test_a_site_may_have_a_folder_of_images_and_lack_a_class(tmp_path: Path) -> 
                 Image.fromarray((digits.raw[i, 0] * 255).byte().numpy()).save(path)
     study = Study(("a", "b"), ("fedavg",), {"rounds": 2, "evaluate_every": 2, "model": "mlp"})
     post = Direct(study, tmp_path, tmp_path / "sites")
-    for site in post.sites:
-        site.data = tmp_path / "data" / site.name
+    for one in post.sites:
+        one.data = tmp_path / "data" / one.name
     results = conduct(study, post, tmp_path / "out")
     assert results["unjudged"] == {}
     assert read_json(tmp_path / "out" / "agreed.json")["agreed"]["classes"] == ["0", "1", "2"]

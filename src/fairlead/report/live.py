@@ -78,7 +78,8 @@ def read_plan(folder: Path) -> dict[str, Any]:
 
 
 def _scenario(plan: dict[str, Any]) -> dict[str, Any]:
-    return {"name": plan["experiment"].get("name", "custom")} | plan["experiment"].get("scenario", {})
+    asked: dict[str, Any] = plan["experiment"]
+    return {"name": asked.get("name", "custom"), **asked.get("scenario", {})}
 
 
 def _training(folder: Path, path: Path) -> Training:

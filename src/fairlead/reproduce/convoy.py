@@ -65,7 +65,7 @@ def weigh(seed: int, data_dir: str | None = None, **settings: Any) -> Result:
     """Scores of Convoy and of each of its tracks, had everybody deployed it."""
     seed += FIRST
     with tempfile.TemporaryDirectory(prefix="fairlead-") as folder:
-        more = {} if data_dir is None else {"data_dir": data_dir}
+        more: dict[str, Any] = {} if data_dir is None else {"data_dir": data_dir}
         found = compare(["convoy"], out=folder, seeds=[seed], **settings, **more)
         alone = right(found.jobs[FULLER, seed] if (FULLER, seed) in found.jobs else found.jobs["local", seed])
         ours = right(found.jobs["convoy", seed])
