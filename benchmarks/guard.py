@@ -14,11 +14,9 @@ import argparse
 import dataclasses
 import math
 import os
-import shutil
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,15 +26,14 @@ from scipy.stats import binomtest, ttest_1samp
 
 from fairlead.catalogue import parse
 from fairlead.clients import InProcess, engine
-from fairlead.comparison.decisions import Protocol, Voice, said
-from fairlead.core import DivergedError, Federation, Plan, Split, Training
+from fairlead.comparison.decisions import in_order, in_parts
+from fairlead.core import DivergedError, Federation, NeedsValidationError, Plan, Split, Training
 from fairlead.functional import voice_outputs
 from fairlead.methods import Decision, guard, stack
 from fairlead.methods.voices import ROUNDS, Weigh, decide
 from fairlead.metrics import METRICS, Metric
+from fairlead.models import build
 from fairlead.rounds import federate
-from fairlead.runs.material import Material
-from fairlead.runs.run import Run, kept_outputs, result
 from fairlead.settings import Experiment, check, resolve
 
 RESULTS = Path(__file__).parent / "results"
@@ -85,39 +82,50 @@ def experiment_of(settings: dict[str, Any]) -> Experiment:
     )
 
 
-def voices(settings: dict[str, Any], seed: int, folder: Path) -> Iterator[tuple[str, list[Voice] | None]]:
-    """Each method beside LOCAL, all runs trained; None where it diverged."""
+def answers(settings: dict[str, Any], seed: int) -> dict[str, dict[str, torch.Tensor] | None]:
+    """What LOCAL and each method say of rows that they did not learn from; None for a method that diverged.
+
+    Of all rows but the test rows, by models that lacked the part they answer for; of the test rows, by the final ones.
+    """
     e = experiment_of(settings)
     source = e.scenario.load(e.data_dir)
     chooses, whole = (e.scenario.build(seed, source=source, refit=refit) for refit in (False, True))
     held = int(chooses.validation.sizes.sum())
-    share, fast = held / (held + int(chooses.train.sizes.sum())), engine("threads+vectorised")
-    first = Material(e, chooses)
+    share = held / (held + int(chooses.train.sizes.sum()))
+    plain, validated = in_parts(whole, PARTS, seed), in_parts(whole, PARTS, seed, share)
 
-    def run(name: str, called: str, seed: int) -> Run:
-        return Run(folder / "runs" / f"{called}-seed{seed}", name, parse(name), e, seed)
-
-    jobs = {(name, seed): first.job(run(name, name, seed), fast) for name in ("local", *METHODS)}
-    protocol = Protocol(Material(e, whole), share, jobs, run, lambda name, seed: None, False)
-    alone = protocol.voice("local", seed, PARTS)
-    for name in METHODS:
+    def said(name: str) -> tuple[list[list[torch.Tensor]], list[torch.Tensor]] | None:
         try:
-            other = protocol.voice(name, seed, PARTS)
-            result(other.final)  # one that needs validation rows is not trained yet
+            return [trained(name, part, e, seed) for part in plain], trained(name, whole, e, seed)
+        except NeedsValidationError:
+            return [trained(name, part, e, seed) for part in validated], trained(name, chooses, e, seed)
         except DivergedError:
-            yield name, None
+            return None
+
+    alone, kind = said("local"), whole.target_kind
+    assert alone is not None, "LOCAL diverged; choose a smaller step size"
+    found: dict[str, dict[str, torch.Tensor] | None] = {}
+    for name in METHODS:
+        other = said(name)
+        if other is None:
+            found[name] = None
             continue
-        yield name, [alone, other]
+        samples = in_order([alone[0], other[0]], plain)
+        z = torch.stack([voice_outputs(torch.cat(one), kind) for one in (alone[1], other[1])], 1)
+        crossed = {"x": samples.train.x, "y": samples.train.y, "starts": samples.train.starts}
+        found[name] = crossed | {"test_x": z, "test_y": whole.test.y, "test_starts": whole.test.starts}
+    return found
 
 
-def answers(pair: list[Voice]) -> dict[str, torch.Tensor]:
-    """What both voices say of the rows that they did not learn from: of those to decide with, and of the test rows."""
-    samples, test = said(pair), pair[0].final.federation.test
-    outputs = [torch.cat(kept_outputs(voice.final, "test")) for voice in pair]
-    z = torch.stack([voice_outputs(x, samples.target_kind) for x in outputs], 1)
-    train = samples.train
-    found = {"x": train.x, "y": train.y, "starts": train.starts}
-    return found | {"test_x": z, "test_y": test.y, "test_starts": test.starts}
+def trained(name: str, federation: Federation, e: Experiment, seed: int) -> list[torch.Tensor]:
+    """What each client's model says of its test rows."""
+    model = "mlp" if e.model == "auto" else e.model
+    module = build(model, tuple(federation.train.x.shape[1:]), federation.outputs, seed)
+    plan, entry = Plan(rounds=e.rounds, evaluate_every=e.rounds, seed=seed), parse(name)
+    with InProcess(federation, e.training, engine("vectorised")) as clients:
+        for _ in federate(entry.method, clients, module, plan, average=entry.average):
+            pass
+        return clients.outputs("test")
 
 
 def case(found: dict[str, torch.Tensor], name: str, quantity: bool) -> dict[str, Any]:
@@ -182,10 +190,8 @@ def run_cases(cache: Path, data: Path | None, seeds: list[int], only: str, most:
             if file.exists() or left <= 0 or only not in name:
                 continue
             left -= 1
-            began, folder = time.perf_counter(), cache / "now" / file.stem
-            found = {method: pair and answers(pair) for method, pair in voices(settings, seed, folder)}
-            torch.save({"scenario": name, "seed": seed, "methods": found}, file)
-            shutil.rmtree(folder, ignore_errors=True)
+            began = time.perf_counter()
+            torch.save({"scenario": name, "seed": seed, "methods": answers(settings, seed)}, file)
             print(f"{name}, seed {seed}: {time.perf_counter() - began:.0f} s", file=sys.stderr, flush=True)
 
 

@@ -16,7 +16,7 @@ from fairlead.core import InputError
 from fairlead.methods.voices import Voices
 from fairlead.prediction.export import export, load_model
 from fairlead.prediction.predict import load_run, predict
-from fairlead.report import verdict_lines
+from fairlead.report import verdict_lines, write_page
 from fairlead.runs.run import kept_outputs
 
 SMALL: dict[str, Any] = {"scenario": "rotated-digits", "clients": 4, "rounds": 4, "model": "logistic", "engine": "loop"}
@@ -46,6 +46,13 @@ def test_guarded_and_unguarded_stand_beside_each_other(published: fairlead.Compa
     assert stacked["sure"] is None
     assert {client["deploys"] for client in stacked["clients"]} == {"stack"}
     assert any(line.startswith("fedavg+guard: of 4 decisions") for line in verdict_lines(published.summary))
+
+
+def test_the_page_says_what_owners_deploy(published: fairlead.Comparison) -> None:
+    page = write_page(published.folder).read_text(encoding="utf-8")
+    assert "What owners deploy" in page
+    assert "Weight of fedavg" in page
+    assert "Chance of being worse off" in page
 
 
 def test_the_deployed_module_is_what_was_scored(published: fairlead.Comparison) -> None:

@@ -93,20 +93,23 @@ def _without(whole: Federation, part: list[Tensor], held: list[Tensor]) -> Feder
 
 def said(voices: Sequence[Voice]) -> Federation:
     """What the voices say of all rows, each by models that did not learn from it, as train samples (n, M, K)."""
-    some = voices[0].parts
-    kind, clients = some[0].federation.target_kind, some[0].federation.clients
-    outputs = [[kept_outputs(job, "test") for job in voice.parts] for voice in voices]  # voice, part, client
+    outputs = [[kept_outputs(job, "test") for job in voice.parts] for voice in voices]
+    return in_order(outputs, [job.federation for job in voices[0].parts])
+
+
+def in_order(outputs: Sequence[Sequence[Sequence[Tensor]]], parts: Sequence[Federation]) -> Federation:
+    """Outputs by voice, part and client as train samples (n, M, K), in the order of each client's parts."""
+    whole = parts[0]
     x, y, sizes = [], [], []
-    for k in range(clients):
+    for k in range(whole.clients):
         # Larger parts first: `part_of` then knows each row's part.
-        order = sorted(range(len(some)), key=lambda j: -len(outputs[0][j][k]))
+        order = sorted(range(len(parts)), key=lambda j: -len(outputs[0][j][k]))
         z = [torch.cat([voice[j][k] for j in order]) for voice in outputs]
-        x.append(torch.stack([voice_outputs(one, kind) for one in z], 1))
-        y.append(torch.cat([some[j].federation.test.client(k)[1] for j in order]))
+        x.append(torch.stack([voice_outputs(one, whole.target_kind) for one in z], 1))
+        y.append(torch.cat([parts[j].test.client(k)[1] for j in order]))
         sizes.append(len(y[-1]))
     train = Split(torch.cat(x), torch.cat(y), torch.tensor([0, *sizes]).cumsum(0))
     none = Split(train.x[:0], train.y[:0], torch.zeros_like(train.starts))
-    whole = some[0].federation
     return Federation(train, none, none, whole.classes, whole.names)
 
 
