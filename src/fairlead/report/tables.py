@@ -312,49 +312,49 @@ def newcomers(summary: Summary) -> list[str]:
 
 
 def decision_lines(summary: Summary) -> list[str]:
-    """What was decided after training, a sentence or three for each guard and stack."""
-    m = measure(summary)
+    """What was decided after training, a few sentences for each guard and stack."""
     said = []
     for name, entry in summary["methods"].items():
         if not entry.get("decisions"):
             continue
         way = next(way for way in ways(summary) if way["name"] == name)
-        worse = counts(way)["worse"]
-        told = len(way["verdicts"])
+        told, worse = len(way["verdicts"]), counts(way)["worse"]
         said.append(
-            f"{name}: {told_decisions(entry['decisions'])} {told_voices(entry['decisions'], m)} with {name} "
-            f"{m.score(entry['accuracy'])}. Not significantly worse than the bar: {told - worse} of {told} owners."
+            f"{name}: {told_decisions(summary, entry['decisions'])} {told_voices(summary, name)} "
+            f"Not significantly worse than the bar: {told - worse} of {told} owners."
         )
     return said
 
 
-def told_decisions(decisions: Sequence[Decisions]) -> str:
+def told_decisions(summary: Summary, decisions: Sequence[Decisions]) -> str:
     """Who deploys what, and the chance of being worse off that goes with it."""
-    every = [client for one in decisions for client in one["clients"]]
-    times = len(decisions)
+    every, times = [client for one in decisions for client in one["clients"]], len(decisions)
     deployed = Counter(client["deploys"] for client in every)
     home, others = deployed.pop("local", 0), ", ".join(f"{n} {what}" for what, n in deployed.most_common())
-    over = f" in {times} folds or seeds" if times > 1 else ""
+    over = f" in {times} {'seeds' if published(summary) else 'folds'}" if times > 1 else ""
     text = f"of {len(every)} decisions{over} {home} are for the owner's own model"
     names = Counter(client["name"] for client in every if client["deploys"] == "local")
     if 0 < len(names) <= 6:
         text += f" ({', '.join(f'{name} {n}x' if times > 1 else name for name, n in names.items())})"
     text += f" and for others: {others}." if others else "."
     sure = decisions[0]["sure"]
-    if sure is None:
+    if sure is None or not others:
         return text
-    expected = sum(client["worse"] for client in every) / times
-    bound = (1 - sure) * (len(every) - home) / times
+    expected, bound = sum(client["worse"] for client in every) / times, (1 - sure) * (len(every) - home) / times
     return f"{text} Expected worse off than alone: {expected:.1f} owners, at most {bound:.1f} at sure = {sure:g}."
 
 
-def told_voices(decisions: Sequence[Decisions], m: Measure) -> str:
-    """What each voice would have scored on test rows, had everybody deployed it."""
-    means = []
-    for voice in decisions[0]["voices"]:
-        known = [x for one in decisions for x in one["test_scores"][voice] if x is not None]
-        means.append(f"{voice} {m.score(sum(known) / len(known) if known else None)}")
-    return f"On test rows, all rows learned from: {', '.join(means)};"
+def told_voices(summary: Summary, name: str) -> str:
+    """The scores on test rows of what was decided between, had everybody deployed it, and of what was decided."""
+    m, entry = measure(summary), summary["methods"][name]
+    decisions = entry["decisions"]
+    scores = {way["name"]: way["score"] for way in ways(summary)}
+    if published(summary):  # the table's methods learned from train rows alone
+        for voice in decisions[0]["voices"]:
+            known = [x for one in decisions for x in one["test_scores"][voice] if x is not None]
+            scores[voice] = sum(known) / len(known) if known else None
+    means = ", ".join(f"{voice} {m.score(scores[voice])}" for voice in decisions[0]["voices"])
+    return f"On test rows, had everybody deployed it: {means}; as decided: {m.score(entry['accuracy'])}."
 
 
 def luck(summary: Summary) -> list[str]:
