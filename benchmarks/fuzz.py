@@ -259,19 +259,21 @@ def method_names(draw: Draw, folder: Path) -> None:
     fairlead.parse(name)
 
 
-@cache
-def finished_folder() -> Path:
-    """A finished comparison, made once."""
-    folder = Path(tempfile.mkdtemp(prefix="torture-template-"))
+TEMPLATE = Path("template")  # where the finished comparison is that cases damage copies of
+
+
+def make_template() -> None:
+    """A finished comparison, for all cases."""
+    folder = TEMPLATE
+    folder.mkdir(parents=True, exist_ok=True)
     settings: dict[str, Any] = {"clients": 3, "rounds": 2, "engine": "loop", "model": "logistic", "evaluate_every": 1}
     (folder / "t.csv").write_text(GOOD_CSV)
     fairlead.compare(["fedavg", "scaffold"], out=folder / "out", scenario="rotated-digits", **settings)
-    return folder
 
 
 def copied(folder: Path) -> Path:
     """A copy of the finished comparison."""
-    return Path(shutil.copytree(finished_folder() / "out", folder / "out"))
+    return Path(shutil.copytree(TEMPLATE / "out", folder / "out"))
 
 
 def damaged_file(draw: Draw, folder: Path) -> None:
@@ -306,7 +308,7 @@ def changed_json(draw: Draw, folder: Path) -> None:
     elif what == 1:
         write_page(out)
     else:
-        command(["predict", str(out), "--owner", "0", str(finished_folder() / "t.csv")])
+        command(["predict", str(out), "--owner", "0", str(TEMPLATE / "t.csv")])
 
 
 def _replace_somewhere(value: Any, draw: Draw) -> None:

@@ -31,7 +31,7 @@ from typing import Any
 
 import fairlead
 import fairlead.cli
-from benchmarks.fuzz import CASES
+from benchmarks import fuzz as cases
 from fairlead.core import FairleadError
 from fairlead.runs import run as runs
 from fairlead.runs.files import read_parts
@@ -194,7 +194,8 @@ def try_one(case: Callable[[random.Random, Path], None], seed: str, scratch: Pat
 def fuzz(count: int, scratch: Path, first: int = 0) -> str:
     """Broken inputs of all kinds, fifty to a process."""
     found: dict[str, int] = {}
-    peak = 0
+    peak, cases.TEMPLATE = 0, scratch / "template"
+    assert ended(fork(cases.make_template)) == 0
     for start in range(first, first + count, 50):
         told = scratch / "told.json"
 
@@ -203,7 +204,7 @@ def fuzz(count: int, scratch: Path, first: int = 0) -> str:
             before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
             seen = []
             for i in range(start, min(start + 50, first + count)):
-                case = CASES[i % len(CASES)]
+                case = cases.CASES[i % len(cases.CASES)]
                 seen.append(try_one(case, f"{case.__name__}-{i}", scratch))
             grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
             told.write_text(json.dumps([seen, grown]))
