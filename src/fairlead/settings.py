@@ -185,6 +185,7 @@ class Experiment:
             raise RunError(f"{path}: {where}: {first['msg']}; {DAMAGED}") from error
 
 
+LONGEST = 4000  # signs in a setting
 DAMAGED = "restore the file, or train anew with --fresh"
 
 
@@ -248,6 +249,11 @@ def check(values: dict[str, Any]) -> Settings:
     for key in values:
         if key not in known:
             raise InputError(f"setting '{key}' is unknown; {nearest(key, known)}")
+        text = _text(values[key])
+        if isinstance(text, str) and (len(text) > LONGEST or "\0" in text):
+            raise InputError(
+                f"setting {key} must be text of at most {LONGEST} signs without zero bytes, got {shown(text[:40])}"
+            )
     try:
         return Settings(**values)
     except ValidationError as error:

@@ -74,16 +74,22 @@ def with_loss(experiment: Experiment, loss: Criterion | None) -> Experiment:
     return replace(experiment, training=replace(experiment.training, criterion=loss))
 
 
+MOST_SEEDS = 1000
+
+
 def folder_of(out: object) -> Path | None:
     """A folder from what the caller gave."""
     require(out is None or isinstance(out, str | Path), f"a folder must be a path, got {shown(out)}")
     folder = None if out is None else Path(out)  # type: ignore[arg-type]
+    require("\0" not in str(out), "a folder must be a path, got one with a zero byte in it")
     require(folder is None or not folder.is_file(), f"{folder} is a file, expected a folder or a new path")
     return folder
 
 
 def seeds_of(seeds: object) -> list[int]:
     """The seeds as a list; a number stands for so many."""
+    most = not isinstance(seeds, int) or seeds <= MOST_SEEDS
+    require(most, f"seeds must be at most {MOST_SEEDS}, got {shown(seeds)}; for one seed in particular give a list")
     chosen = list(range(seeds)) if isinstance(seeds, int) else list(seeds) if isinstance(seeds, Iterable) else None
     fits = chosen is not None and all(isinstance(s, int) and not isinstance(s, bool) and s >= 0 for s in chosen)
     require(fits, f"seeds must be a number of seeds or a list of whole numbers, got {shown(seeds)}")

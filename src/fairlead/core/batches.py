@@ -83,13 +83,15 @@ def schedule(
     `draw_keys` is for models with dropout, `at_least_two` for models that cannot learn from one sample.
     """
     queues: list[Index] = []
+    # A batch larger than anybody's samples is all of them: memory for more would stay empty.
+    width = max(1, min(how.batch_size, int(split.sizes[ids].max())))
     for k in ids:
         size = int(split.starts[k + 1]) - int(split.starts[k])
-        wanted = how.epochs if how.batches is None else -(-how.batches // max(-(-size // how.batch_size), 1))
-        passes = islice(orders(size, how.batch_size, seed, round, k, at_least_two), how.start, how.start + wanted)
-        queues.append(np.concatenate([np.empty((0, how.batch_size), dtype=np.int64), *passes])[: how.batches])
+        wanted = how.epochs if how.batches is None else -(-how.batches // max(-(-size // width), 1))
+        passes = islice(orders(size, width, seed, round, k, at_least_two), how.start, how.start + wanted)
+        queues.append(np.concatenate([np.empty((0, width), dtype=np.int64), *passes])[: how.batches])
     longest = max(map(len, queues), default=0)
-    positions = np.full((longest, len(ids), how.batch_size), -1)  # (T, C, B) among the client's own samples
+    positions = np.full((longest, len(ids), width), -1)  # (T, C, B) among the client's own samples
     keys = np.zeros((longest, len(ids)), dtype=np.int64)
     for i, (k, queue) in enumerate(zip(ids, queues, strict=True)):
         positions[: len(queue), i] = queue

@@ -93,8 +93,8 @@ class Scenario:
         require(self.classes_per_client >= 1, f"classes_per_client must be at least 1, got {self.classes_per_client}")
         require(self.skew == 0 or _positive(self.skew), f"skew must be >= 0, got {self.skew}; 0 gives equal sizes")
         require(math.isfinite(self.angle), f"angle must be a number of degrees, got {self.angle}")
-        sized = self.image_size is None or (isinstance(self.image_size, int) and self.image_size >= 1)
-        require(sized, f"image_size must be a whole number of pixels a side, got {self.image_size}")
+        sized = self.image_size is None or (isinstance(self.image_size, int) and 1 <= self.image_size <= 4096)
+        require(sized, f"image_size must be a whole number of 1 to 4096 pixels a side, got {self.image_size}")
         self._check_amounts()
 
     def _check_amounts(self) -> None:
