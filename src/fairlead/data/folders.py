@@ -74,6 +74,11 @@ def read_npz(path: Path) -> Source:
         arrays = _arrays(file)
         for key in ("x", "y"):
             require(key in arrays, f"{file.name} has no array '{key}'; it has: {', '.join(arrays)}")
+            found = arrays[key]
+            numbers = found.dtype.kind in "buif" and found.dtype.itemsize <= 8 and found.ndim >= 1
+            require(numbers, f"{file.name}: '{key}' must hold numbers, a row each, got {found.dtype} {found.shape}")
+        same = len(arrays["x"]) == len(arrays["y"])
+        require(same, f"{file.name}: {len(arrays['x'])} rows of x and {len(arrays['y'])} of y; expected as many")
         x.append(torch.from_numpy(arrays["x"]))
         y.append(torch.from_numpy(arrays["y"]))
         owner = arrays.get(OWNER, np.full(len(arrays["y"]), file.stem))

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fairlead.core.errors import DataError, InputError, nearest
+from fairlead.core.errors import DataError, FairleadError, InputError, nearest
 from fairlead.data.files import OWNER, SUFFIXES, table_files
 from fairlead.data.folders import image_files, npz_files, read_images, read_npz
 from fairlead.data.images import KNOWN, part_files, read_folder, read_hub
@@ -37,6 +37,22 @@ def load(
     >>> load("digits").raw.shape
     torch.Size([1797, 1, 8, 8])
     """
+    try:
+        return _load(data, data_dir, label, column, **reading)
+    except FairleadError:
+        raise
+    except UNREADABLE as error:
+        reason = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+        raise DataError(f"{data} cannot be read as data ({reason}); check its columns and types") from error
+
+
+# What readers of files raise where a file holds something that nobody has thought of.
+UNREADABLE = (ValueError, TypeError, LookupError, ArithmeticError, AttributeError, RuntimeError, OSError)
+
+
+def _load(
+    data: str | Path, data_dir: str | Path | None, label: str | None, column: str | None, **reading: Any
+) -> Source:
     name, path = str(data), Path(data)
     if name == "digits":
         return _digits()
