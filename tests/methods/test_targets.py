@@ -1,5 +1,7 @@
 """Every method of the catalogue on targets that are no classes: it learns them, or says why it cannot."""
 
+from typing import Any
+
 import pytest
 import torch
 from helpers import suited
@@ -166,10 +168,11 @@ def test_every_class_of_a_client_weighs_the_same() -> None:
 def test_balance_makes_every_method_lean_to_the_rare_class(name: str) -> None:
     """With and without, on the same rows; and engines agree."""
     data, said = rare(), {}
+    heads: dict[str, Any] = {"answer": "head"} if name == "fedproto" else {}  # its prototypes know no weights
     for balance, on in ((False, "loop"), (True, "loop"), (True, "vectorised")):
         how = Training(lr=0.1, epochs=2, batch_size=8, balance=balance)
         with InProcess(data, how, engine(on)) as clients:
-            for _ in federate(METHODS[name](), clients, suited(name, net(2)), Plan(rounds=4, evaluate_every=4)):
+            for _ in federate(METHODS[name](**heads), clients, suited(name, net(2)), Plan(rounds=4, evaluate_every=4)):
                 pass
             said[balance, on] = torch.cat(clients.outputs("test"))
     torch.testing.assert_close(said[True, "loop"], said[True, "vectorised"], atol=2e-4, rtol=2e-3)

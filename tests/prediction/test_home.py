@@ -65,7 +65,7 @@ def symptoms(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
         frame[name] = np.where(x[:, i] + 0.3 * rng.normal(size=120) > 0, "Yes", "no ")
     frame.to_csv(folder / "symptoms.csv", index=False)
     settings = QUICK | {"data": str(folder / "symptoms.csv"), "label": "cough,fever,rash", "column": "ward"}
-    fairlead.compare(["fedavg"], out=folder / "run", **settings | {"rounds": 15})
+    fairlead.compare(["fedavg"], out=folder / "run", **settings | {"rounds": 20, "lr": 1.0})
     return folder / "symptoms.csv", folder / "run"
 
 

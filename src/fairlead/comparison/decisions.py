@@ -32,11 +32,10 @@ from fairlead.metrics import METRICS, Metric
 from fairlead.rounds import Best, Snapshot, federate
 from fairlead.runs.checkpoint import load_snapshot, save_snapshot
 from fairlead.runs.deployment import FILE as DEPLOYMENT
-from fairlead.runs.deployment import describe
 from fairlead.runs.files import append_part, read_json, write_json
 from fairlead.runs.material import Material
 from fairlead.runs.records import go_back
-from fairlead.runs.run import DECISION, Job, Progress, Run, kept_outputs, on_device, result
+from fairlead.runs.run import DECISION, Job, Progress, Run, deployment_of, kept_outputs, on_device, result
 from fairlead.runs.summary import RunSummary, read_run_summary, write_run_summary
 
 PARTS = 1_000  # what the draws of the parts are called among an owner's own
@@ -127,17 +126,7 @@ def deploy(
         saved = none | {KEPT: together(job, voices, weigh)}
         last = Best(job.experiment.rounds, 0.0, math.inf, 0)
         save_snapshot(job.folder / "checkpoint.safetensors", Snapshot(last.round, {}, {}, lambda: saved, last))
-        e = job.experiment
-        used = describe(
-            job.federation,
-            job.module,
-            job.name,
-            job.entry.method,
-            e.options,
-            column=e.scenario.column,
-            balanced=e.training.balance,
-        )
-        write_json(job.folder / DEPLOYMENT, used.to_json())
+        write_json(job.folder / DEPLOYMENT, deployment_of(job).to_json())
         write_json(job.folder / DECISION, told(job, voices, decision, metric, weigh))
         summary = summarise(job, voices, cost)
         go_back(job.folder / "records.parquet", 0)

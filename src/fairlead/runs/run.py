@@ -35,7 +35,7 @@ from fairlead.core.task import SplitName
 from fairlead.rounds import Round, Snapshot, federate
 from fairlead.runs.checkpoint import kept_round, load_snapshot, save_snapshot
 from fairlead.runs.deployment import FILE as DEPLOYMENT
-from fairlead.runs.deployment import describe
+from fairlead.runs.deployment import Deployment, describe
 from fairlead.runs.files import read_object, read_part, table_parts, write_json
 from fairlead.runs.identity import UNKNOWN, arithmetic, fingerprint, versions
 from fairlead.runs.records import Records, Rounds, go_back, rows_of
@@ -253,17 +253,7 @@ def train(job: Job, progress: Progress | None = None) -> None:
             if progress:
                 progress(round.round)
     # A run resumed after its last round has nothing left to do but this.
-    e = job.experiment
-    used = describe(
-        job.federation,
-        job.module,
-        job.name,
-        job.entry.method,
-        e.options,
-        column=e.scenario.column,
-        balanced=e.training.balance,
-    )
-    write_json(job.folder / DEPLOYMENT, used.to_json())
+    write_json(job.folder / DEPLOYMENT, deployment_of(job).to_json())
     write_run_summary(job.folder, summarise_run(job))
 
 
@@ -283,6 +273,13 @@ def going_on(job: Job, clients: Clients, snapshot: Snapshot | None) -> Iterator[
             return
         yield first
     yield from rounds
+
+
+def deployment_of(job: Job) -> Deployment:
+    """What it takes to use the run's models on raw rows."""
+    e, method = job.experiment, job.entry.method
+    column, balanced = e.scenario.column, e.training.balance
+    return describe(job.federation, job.module, job.name, method, e.options, column=column, balanced=balanced)
 
 
 def on_device(job: Job) -> nn.Module:
