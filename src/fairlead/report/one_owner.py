@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, cast
 
 from fairlead.core.errors import InputError, nearest
@@ -51,7 +52,8 @@ def share_of(summary: Summary, owner: str) -> Summary:
     """The comparison as far as it concerns one owner."""
     owners = summary["findings"]["owners"]
     if owner not in owners:
-        raise InputError(f"owner '{owner}' is unknown; {nearest(owner, owners)}")
+        close = owners if len(owners) <= 20 else get_close_matches(owner, owners, 5, 0.3) or owners[:5]
+        raise InputError(f"owner '{owner}' is unknown; {nearest(owner, close)}")
     k = owners.index(owner)
     found = _found(summary, k)
     methods = {name: _entry(summary["methods"][name], found, name, k) for name in summary["methods"]}

@@ -45,15 +45,20 @@ def check_tracker(tracker: str) -> None:
 
 
 def _entries(folder: Path, summary: Summary) -> Iterator[Entry]:
+    import pyarrow.compute as pc
+
     records = read_records(folder, summary)
     keys, columns = ["method", "seed", "round", "split", "model"], ("accuracy", "loss")
+    for column in columns:  # a client without rows of a split has no score there
+        known = pc.if_else(pc.is_finite(records[column]), records[column], None)
+        records = records.set_column(records.column_names.index(column), column, known)
     means = records.group_by(keys).aggregate([(column, "mean") for column in columns]).to_pylist()
     plain = {**summary["scenario"], **summary["settings"]}
     for way in (way for way in ways(summary) if way["name"] in summary["methods"]):
         entry: Any = summary["methods"][way["name"]]
         costs = {name: entry[name] for name in ("bytes_up", "bytes_down", "train_seconds")}
         verdicts = {f"owners {word}": float(n) for word, n in counts(way).items()} if way["verdicts"] else {}
-        known = _known({"score": way["score"], "gain": way["gain"], "lowest owner": way["lowest"], **costs})
+        numbers = _known({"score": way["score"], "gain": way["gain"], "lowest owner": way["lowest"], **costs})
         for seed in summary["settings"]["seeds"]:
             by_round: dict[int, dict[str, float]] = {}
             for row in (row for row in means if (row["method"], row["seed"]) == (way["name"], seed)):
@@ -61,7 +66,7 @@ def _entries(folder: Path, summary: Summary) -> Iterator[Entry]:
                 by_round.setdefault(row["round"], {}).update(_known(scored))
             name = f"{way['name']}-{'fold' if 'folds' in summary['settings'] else 'seed'}{seed}"
             settings = {"method": way["name"], **plain, "seed": seed}
-            yield Entry(name, settings, dict(sorted(by_round.items())), known | verdicts)
+            yield Entry(name, settings, dict(sorted(by_round.items())), numbers | verdicts)
 
 
 def _known(values: dict[str, float | None]) -> dict[str, float]:
