@@ -127,7 +127,7 @@ def _entry(entry: Entry, found: Found, name: str, k: int) -> Entry:
     own = next(way for way in found["ways"] if way["name"] == name)
     client: Client = entry["clients"][k] | {"id": 0}
     plain: dict[str, Any] = dict.fromkeys(("r_accuracy", "ptr", "low5", "top5", "std"))
-    plain |= dict.fromkeys(("bytes_up", "bytes_down", "train_seconds", "samples_per_second"))
+    plain |= dict.fromkeys(("bytes_up", "bytes_down", "passes", "train_seconds", "samples_per_second"))
     plain |= {"accuracy": own["score"], "accuracy_samples": own["score"], "spread": {}, "clients": [client]}
     plain |= {key: cast(Any, entry)[key] for key in ("model", "round", "average", "runs")}
     return cast(Entry, plain | {"worse": [0] * (client["verdict"] == "worse"), "notes": own["notes"]})
