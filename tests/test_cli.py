@@ -86,14 +86,14 @@ def test_data_shows_owners_columns_and_what_looks_wrong(fairlead: Command) -> No
 
 
 def test_compare_prints_the_verdict_and_writes_a_page(fairlead: Command, tmp_path: Path) -> None:
-    done = fairlead("compare", "fedavg", "fedrep+confree", *FAST, "--out", "here")
+    done = fairlead("compare", "fedavg", "ditto+confree", *FAST, "--out", "here")
     assert done.returncode == 0, done.stderr
-    for expected in ("fedrep+confree", "local *", "the bar is local", "the federation: ", "here/report.html"):
+    for expected in ("ditto+confree", "local *", "the bar is local", "the federation: ", "here/report.html"):
         assert expected in done.stdout.replace("\n", " ")
     assert (tmp_path / "here" / "report.html").exists()
     again = fairlead("report", "here")
     assert again.returncode == 0
-    assert "fedrep+confree" in again.stdout
+    assert "ditto+confree" in again.stdout
 
 
 def test_a_settings_file_has_the_same_names_and_flags_win(fairlead: Command, tmp_path: Path) -> None:

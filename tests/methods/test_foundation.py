@@ -100,6 +100,11 @@ def test_fedrep_takes_the_rounds_steps_with_the_head_and_again_with_the_body() -
     torch.testing.assert_close(snapshot.message["w"], (1 - 0.5**3) * (CENTRES - head).mean(0)[None])
 
 
+def test_fedrep_with_one_layer_would_be_local_and_is_refused() -> None:
+    with pytest.raises(InputError, match="no body to share"):
+        run(fedrep(), quadratic(CENTRES), [0.0, 0.0])
+
+
 def test_fedrep_keeps_heads_at_home() -> None:
     layout = Layout(net())
     models, snapshot = run(fedrep(), blobs(), net(), rounds=2, how=CLASSES)

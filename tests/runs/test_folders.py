@@ -118,12 +118,12 @@ def test_an_engine_that_cannot_run_the_model_refuses_before_the_folder(tmp_path:
 
 
 def test_the_deployed_model_scores_what_the_summary_says() -> None:
-    result = fairlead.compare(["fedrep"], **SMALL)
-    job = result.jobs["fedrep", 0]
+    result = fairlead.compare(["ditto"], **SMALL)
+    job = result.jobs["ditto", 0]
     for client in range(4):
         x, y = job.federation.test.client(client)
-        accuracy = (result.model("fedrep", client)(x).argmax(1) == y).double().mean()
-        reported = result.summary["methods"]["fedrep"]["clients"][client]["accuracy"]
+        accuracy = (result.model("ditto", client)(x).argmax(1) == y).double().mean()
+        reported = result.summary["methods"]["ditto"]["clients"][client]["accuracy"]
         assert float(accuracy) == pytest.approx(reported, abs=1e-6)
 
 

@@ -21,6 +21,7 @@ def fedrep(*, head_epochs: int | None = None, body_epochs: int = 1) -> Method:
     require(body_epochs >= 1, f"fedrep: body_epochs must be >= 1, got {body_epochs}; the body is what is shared")
 
     def init(params: Tensor, layout: Layout) -> tuple[Named, Named]:
+        require(layout.body.size > 0, "fedrep: the model has one layer, so there is no body to share; use fedavg")
         return {"head": params[:, layout.head.columns]}, {"w": params[:, layout.body.columns]}
 
     def client(state: Named, message: Named, task: Task) -> tuple[Named, Named]:

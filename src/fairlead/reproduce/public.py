@@ -37,7 +37,6 @@ FLAMBY: dict[str, tuple[str, float | None]] = {
     "FedAdam": ("fedavg+fedadam", None),
     "FedAdagrad": ("fedavg+fedadagrad", 73.2),
     "FedYogi": ("fedavg+fedyogi", 73.2),
-    "FedRep": ("fedrep", None),
     "Ditto": ("ditto", None),
 }
 DOMAINS = {
