@@ -115,9 +115,9 @@ def flamby(budget: Budget) -> Study:
         *(above(f"{row} is above LOCAL", row, ["LOCAL"], ["Acc, %"]) for row in adaptive),
     )
     notes = (
-        "There, LOCAL trains 50 epochs with Adam and FedAvg 15 rounds of 100 SGD steps at 0.001; here LOCAL has the "
-        "same 15 x 100 SGD steps as the others, at 0.01, and the split is this library's, not FLamby's own. So FedAvg "
-        "below LOCAL there may be a matter of budgets.",
+        "There, LOCAL trains 50 epochs with Adam and FedAvg 15 rounds of 100 SGD steps at 0.001, so that FedAvg below "
+        "LOCAL may be a matter of budgets. Here LOCAL has the same 15 x 100 SGD steps as the others, at 0.01, and the "
+        "split is this library's, not FLamby's own.",
     )
     title = "FLamby's hospitals with an equal control"
     source = "FLamby, Fed-Heart-Disease"
