@@ -69,6 +69,7 @@ NAMES = [
     "pfllib-fashion-mnist",
     "flamby-heart-disease",
     "pacs-domains",
+    "convoy",
 ]
 
 

@@ -190,6 +190,7 @@ def _fit(tool: _Tool, classes: int, x: Rows, y: Rows, **settings: Any) -> _Fitte
     model = CoxRegression(**settings) if y.ndim == 2 else _model(tool, len(y), classes=classes > 0, **settings)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
+        warnings.filterwarnings("ignore", "The number of unique classes")  # many classes among few rows are classes
         model.fit(x, target)
     return _Fitted(same, model, kinds)
 
