@@ -148,6 +148,7 @@ def test_a_planted_link_is_not_followed(tmp_path: Path) -> None:
 
 def test_what_a_killed_process_had_begun_goes_with_the_next_run(unfinished: Path) -> None:
     left = [unfinished / ".settings.json.99999999.partial", unfinished / RUN / ".settings.json.99999999.partial"]
+    left.append(unfinished / RUN / "records.parquet" / ".000000002-0.parquet.99999999.partial")
     for path in left:
         path.write_text("half")
     fairlead.resume(unfinished)

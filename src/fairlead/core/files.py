@@ -49,8 +49,8 @@ ELSEWHERE = "make room or give leave to write there, or choose another --out; a 
 
 
 def clear_partial(folder: Path) -> None:
-    """Delete what killed processes had begun to write in a folder that nobody else writes to now."""
-    for path in folder.glob(f".*{PARTIAL}"):
+    """Delete what killed processes had begun to write in a folder, and in those inside, to which nobody writes now."""
+    for path in folder.rglob(f".*{PARTIAL}"):
         _remove(path)
 
 
