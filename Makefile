@@ -7,7 +7,7 @@ INSTALL_MACHINES := .venv-machines/bin/python -m pip install --quiet --disable-p
 .PHONY: demo test test-machines audit lock clean
 
 demo: .venv/installed
-	$(BIN)/fairlead compare fedavg fedrep+confree ditto fedora --set fedora.variant=released --seeds 3 --out runs/demo
+	$(BIN)/fairlead compare fedavg fedrep+confree ditto --data heart-disease --effort quick --out runs/demo
 
 test: .venv/installed-dev
 	$(BIN)/ruff check .

@@ -97,6 +97,7 @@ def _entry(m: int, way: Finding, found: Findings, seeds: int, own: bool) -> dict
         "loss": 0.25,
         "tried": {"0.03": 0.31, "0.1": 0.25},
         "trained": 60,
+        "followed": 60,
         "improving": False,
     }
     return numbers | {

@@ -43,6 +43,7 @@ from fairlead.report.tables import (
     quantity,
     rows,
     ways,
+    work,
 )
 from fairlead.runs.summary import Summary, Way, read_summary
 
@@ -318,6 +319,7 @@ def _sure(summary: Summary) -> str:
             low, high, share = (f"{100 * way['ptr'][key]:.0f}" for key in ("low", "high", "share"))
             said.append(f"{way['name']} is above the bar for {share}% of owners; chance alone gives {low} to {high}%.")
     said += [f"{way['name']}: {note}." for way in ways(summary) for note in way["notes"] if "step size" not in note]
+    said += work(summary)
     return "<h2>How sure</h2><ul>" + "".join(f"<li>{escape(text)}</li>" for text in said) + "</ul>"
 
 
