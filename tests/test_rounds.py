@@ -227,9 +227,7 @@ def test_select_loss_keeps_the_models_of_the_round_with_the_lowest_validation_lo
     assert best.round < 6, "the step size is so large that later rounds are worse"
 
 
-@pytest.mark.parametrize(
-    ("name", "passes"), [("local", 1), ("ditto", 2), ("fedsam", 2), ("fedrep", 2), ("fedavg", 1), ("apfl", 2)]
-)
+@pytest.mark.parametrize(("name", "passes"), [("local", 1), ("ditto", 2), ("fedsam", 2), ("fedavg", 1), ("apfl", 2)])
 def test_every_gradient_over_a_sample_counts_as_a_pass(name: str, passes: int) -> None:
     rounds = train(name, federation(), evaluate_every=3)
     extra = 34 if name == "apfl" else 0  # a batch more, which is everybody's whole data here, to learn its mixture from

@@ -40,7 +40,7 @@ class Effort:
 
 
 EFFORTS = {
-    "quick": Effort((0.03, 0.1), 1, 6, 60, 3, 3, 1),
+    "quick": Effort((0.03, 0.1), 1, 6, 60, 6, 2, 1),
     "standard": Effort((0.01, 0.03, 0.1), 2, 8, 150, 4, 4, 3),
     "thorough": Effort((0.01, 0.03, 0.1), 4, 24, 600, 12, 4, 5),
 }
@@ -56,7 +56,7 @@ def effort(name: str) -> Effort:
 
 
 class Curve(NamedTuple):
-    """The mean validation loss by round, as far as a training went."""
+    """The mean loss over validation samples by round, as far as a training went."""
 
     rounds: list[int]
     losses: list[float]

@@ -200,14 +200,17 @@ class Loop:
         """Whose models are to be deployed: the last, or those with the best mean validation score of these clients.
 
         Test data decides nothing. The score is the accuracy, or minus the loss where there is none; with select "loss"
-        it is minus the loss. Patience looks at the loss, which changes even where the accuracy does not.
+        it is minus the loss. Patience looks at the loss, which changes even where the accuracy does not. The loss is
+        the mean over samples: a client with a handful of them says little of a step size or a number of rounds.
         """
         loss, value = math.inf, float(round)
         for s in scores:
             if (s.model, s.split) == ("personal", "validation"):
                 with_samples = ids[self.validation[ids] > 0]
                 means = {metric: float(x[with_samples].to(torch.float64).mean()) for metric, x in s.values.items()}
-                loss = means["loss"] if math.isfinite(means["loss"]) else math.inf
+                sizes = self.validation[with_samples].to(torch.float64)
+                loss = float((s.values["loss"][with_samples].to(torch.float64) * sizes).sum() / sizes.sum())
+                loss = loss if math.isfinite(loss) else math.inf
                 if self.plan.select == "validation":
                     value = means.get("accuracy", -loss)
                 elif self.plan.select == "loss":

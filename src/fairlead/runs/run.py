@@ -342,12 +342,12 @@ def rounds_in(folder: Path) -> int:
 
 
 def validation_losses(job: Job) -> dict[int, float]:
-    """The mean validation loss over clients by round, of the models that clients would deploy."""
-    found: dict[int, list[float]] = {}
+    """The mean loss over all clients' validation samples by round, of the models that clients would deploy."""
+    found: dict[int, list[tuple[float, int]]] = {}
     for r in rows_of(job.folder / "records.parquet", split="validation", model="personal"):
         if r["n"] > 0:
-            found.setdefault(r["round"], []).append(r["loss"])
-    return {round: sum(losses) / len(losses) for round, losses in found.items()}
+            found.setdefault(r["round"], []).append((r["loss"], r["n"]))
+    return {round: sum(loss * n for loss, n in all_) / sum(n for _, n in all_) for round, all_ in found.items()}
 
 
 def kept_outputs(job: Job, split: SplitName) -> list[Tensor]:
