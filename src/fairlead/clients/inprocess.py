@@ -147,7 +147,7 @@ class InProcess:
 
     def load(self, saved: Named, round: int, message: Named) -> None:
         """Take back what `save` gave; anything else is refused."""
-        kept, wanted = saved.get(KEPT), (self.count, self._size)
+        kept, wanted = saved.get(KEPT), (len(self._here.ids), self._size)
         if kept is not None and tuple(kept.shape) != wanted:
             raise RunError(f"a checkpoint's models are {tuple(kept.shape)}, expected {wanted}; train the run anew")
         self._states.load({n.removeprefix("state."): x for n, x in saved.items() if n.startswith("state.")})

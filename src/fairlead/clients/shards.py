@@ -157,8 +157,8 @@ class ShardStates:
     def load(self, saved: Named) -> None:
         """Take back what `save` gave, of these clients and maybe of others."""
         mine = torch.isin(saved["ids"], self._ids)
-        own = {n: x[mine] for n, x in saved.items()}
-        self._inside.load(own | {"ids": torch.searchsorted(self._ids, own["ids"])})
+        own = {n: x[mine] for n, x in saved.items() if n != "ids" and bool(mine.any())}
+        self._inside.load(own | {"ids": torch.searchsorted(self._ids, saved["ids"][mine])})
 
 
 class Sharded:
