@@ -38,10 +38,10 @@ def test_guarded_and_unguarded_stand_beside_each_other(published: fairlead.Compa
         assert client["local_accuracy"] == pytest.approx(alone)
     (told,) = methods["fedavg+guard"]["decisions"]
     assert (told["voices"], told["sure"], told["parts"]) == (["local", "fedavg"], 0.9, 3)
-    for client in told["clients"]:
-        weights = client["weights"]
-        assert (client["deploys"] == "local") == (weights == {"local": 1.0, "fedavg": 0.0})
-        assert 0 <= client["worse"] <= 0.1
+    for decided in told["clients"]:
+        weights = decided["weights"]
+        assert (decided["deploys"] == "local") == (weights == {"local": 1.0, "fedavg": 0.0})
+        assert 0 <= decided["worse"] <= 0.1
     (stacked,) = methods["fedora+stack"]["decisions"]
     assert stacked["sure"] is None
     assert {client["deploys"] for client in stacked["clients"]} == {"stack"}

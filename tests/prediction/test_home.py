@@ -73,7 +73,13 @@ def symptoms(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 def as_published(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A table without validation rows: nothing is searched for, two seeds as in a published protocol."""
     folder = tmp_path_factory.mktemp("published")
-    settings = {"data": "heart-disease", "fractions": (0.7, 0.0, 0.3), "rounds": 4, "lr": 0.1, "model": "logistic"}
+    settings: dict[str, Any] = {
+        "data": "heart-disease",
+        "fractions": (0.7, 0.0, 0.3),
+        "rounds": 4,
+        "lr": 0.1,
+        "model": "logistic",
+    }
     fairlead.compare(["fedavg"], out=folder / "run", seeds=2, engine="vectorised", **settings)
     return files_of("heart-disease")[0], folder / "run"
 
