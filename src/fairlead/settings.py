@@ -212,7 +212,7 @@ LEFT_OUT = {
     "clients": "12; with --column one for every value",
     "rounds": "searched on your own data, else as published",
     "lr": "searched on your own data, else as published",
-    "evaluate_every": "2 on your own data, else a tenth of the rounds and 10 at most",
+    "evaluate_every": "4 on your own data, else a tenth of the rounds and 10 at most",
     "select": "validation where there are validation rows, else last",
     "effort": "standard on your own data, else none",
     "folds": "5 for tables of less than 2,500 rows, else 1",

@@ -244,5 +244,5 @@ def test_image_size() -> None:
     with pytest.raises(InputError, match=r"image_size needs images"):
         Scenario(clients=2, image_size=2).build(0, source=numbered())
     for bad in (0, -1, 1.5):
-        with pytest.raises(InputError, match=r"whole number of pixels"):
+        with pytest.raises(InputError, match=r"whole number of 1 to 4096 pixels"):
             Scenario(image_size=bad)  # type: ignore[arg-type]

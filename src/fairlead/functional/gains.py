@@ -32,7 +32,7 @@ def common_gain(gain: Tensor, variance: Tensor) -> CommonGain:
     >>> alike = common_gain(torch.tensor([0.1, 0.1, 0.1, 0.1]), torch.full((4,), 1e-4))
     >>> apart = common_gain(torch.tensor([0.5, -0.5, 0.3, -0.3]), torch.full((4,), 1e-4))
     >>> [round(float(c.tau @ c.share), 2) for c in (alike, apart)]
-    [0.02, 0.69]
+    [0.01, 0.7]
     """
     gain, variance = gain.double(), variance.double()
     told = variance < FAR / 2

@@ -38,7 +38,7 @@ class Patience:
         >>> Patience(Waits(600, 20)).deadline(1, [0, 1, 2], {0: 3.0, 2: 8.0})
         28.0
         >>> Patience(Waits(600, 20)).deadline(1, [0, 1, 2], {0: 3.0})  # another is still at work
-        600.0
+        600
         """
         others = [k for k in asked if k != site and k not in self.silent and k not in gone]
         if others and all(k in took for k in others):

@@ -31,7 +31,7 @@ def file_name(owner: str) -> str:
     """A file's name for an owner, whatever characters the owner's has.
 
     >>> file_name("va"), file_name("St. Mary/../x")
-    ('report-va.html', 'report-St-Mary-x-ec8c07.html')
+    ('report-va.html', 'report-St-Mary-x-5ed117.html')
     """
     plain = re.sub(r"[^A-Za-z0-9_]+", "-", owner).strip("-")[:60]
     if plain != owner:
