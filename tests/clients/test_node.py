@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -85,7 +86,7 @@ def same_rows(a: Named, b: Named) -> None:
 def same(a: Happened, b: Happened) -> None:
     """All that was reported, and the server's state and message, bit for bit; nodes do not tell their passes."""
     assert len(a) == len(b) > 0
-    blank = {"seconds": 0, "scores": [], "absent": {}, "passes": 0}
+    blank: dict[str, Any] = {"seconds": 0, "scores": [], "absent": {}, "passes": 0}
     for (one, now), (other, then) in zip(a, b, strict=True):
         assert one._replace(**blank) == other._replace(**blank)
         assert one.absent.keys() == other.absent.keys()
