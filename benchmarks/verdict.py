@@ -22,7 +22,7 @@ import torch
 from numpy.typing import NDArray
 from scipy.stats import beta, binomtest, norm, ttest_1samp
 
-from benchmarks.twins import Twins, cross_validated_losses, kinds, planted
+from benchmarks.twins import Twins, cross_validated_losses, kinds, spoiled
 from fairlead.comparison.findings import Answers, paired
 from fairlead.metrics import Metric, OwnerPairs, OwnerVerdict, PairedRun, judge, metric
 from fairlead.settings import check, resolve
@@ -247,8 +247,8 @@ def twins(asked: argparse.Namespace) -> Iterator[list[str]]:
                 tally = tallies.setdefault((m, design), Tally())
                 tally.add(against(owners, ours, theirs), luck, metric(m))
                 if m == "accuracy" and tally.of % 2 == 0:
-                    better = [[planted(run, GAIN, rng) for run in runs] for runs in ours]
-                    tally.plant(against(owners, better, theirs), luck, metric(m))
+                    worse = [[spoiled(run, GAIN, rng) for run in runs] for runs in theirs]
+                    tally.plant(against(owners, ours, worse), luck, metric(m))
         for (m, design), tally in sorted(tallies.items()):
             yield [name, m, f"{count}", design, *tally.row()]
 

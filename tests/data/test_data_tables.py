@@ -16,6 +16,7 @@ from fairlead.data import Scenario, load
 from fairlead.data.columns import Overrule, code, find
 from fairlead.data.files import clean, owner_names, read_frame, table_files
 from fairlead.data.source import Source
+from fairlead.data.tables import Reading, read_table
 
 PLAIN = "age,weight,smoker,ill\n40,71.5,yes,1\n50,80.25,no,0\n60,,yes,1\n70,95,no,0\n"
 
@@ -377,3 +378,17 @@ def test_real_tables(
     assert federation.preparation is not None
     again = federation.preparation.transform(path, federation.names[0])
     assert torch.equal(again[federation.test.rows], federation.test.x)
+
+
+def test_a_column_called_owner_is_not_taken_for_the_name_of_a_file(tmp_path: Path) -> None:
+    rows = "owner,x,label\na,1.5,yes\nb,2.5,no\na,3.5,no\nb,4.5,yes\n"
+    one, two = tmp_path / "one.csv", tmp_path / "two.csv"
+    one.write_text(rows)
+    two.write_text("x,label\n1.5,yes\n2.5,no\n")
+    table = read_table([one], Reading(column="owner")).table
+    assert table is not None
+    assert {c.name: c.why for c in table.columns}["owner"] == "you said so"
+    one.write_text(two.read_text())
+    both = read_table([one, two], Reading(column="owner")).table
+    assert both is not None
+    assert {c.name: c.why for c in both.columns}["owner"] == "the name of the file"

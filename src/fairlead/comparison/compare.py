@@ -55,7 +55,11 @@ from fairlead.runs.summary import Data, RunSummary, Summary, write_summary
 from fairlead.settings import Experiment, check, resolve, shown
 
 FULLER = "local-all-rows"  # LOCAL on train and validation rows together, beside a published protocol
-SMALL_TABLE = 2500  # rows, below which every row is tested once, in folds
+# Every row is tested once, in folds, where a test part would be too small to tell: in a small table, and in one of middle
+# size that is small for most of its owners. Of a large one it would take too long.
+SMALL_TABLE = 2500  # rows
+MIDDLE_TABLE = 10_000
+SMALL_OWNER = 250
 FOLDS = 5
 MANY_OWNERS = 10
 # Method, seed, round done, rounds. One that has a method `data` is given the survey of the data before training.
@@ -368,9 +372,7 @@ def _assessed(
     """The comparison on a user's own data: searched, refitted, in folds, beside what owners would do alone."""
     experiment, seed = asked.experiment, asked.seeds[0]
     assert experiment.effort is not None
-    # A published test part stays the test part.
-    small = source.table is not None and len(source) < SMALL_TABLE and experiment.scenario.pool == "all"
-    count = experiment.folds or (FOLDS if small else 1)
+    count = experiment.folds or _usual_folds(experiment, source, seed)
     folds = [_fold(experiment, source, seed, i, count) for i in range(count)]
     first = folds[0].chooses
     _check_targets(entries, experiment, first)
@@ -459,6 +461,18 @@ def _usual(federation: Federation) -> tuple[Metric, str]:
     """What published protocols are about, and why."""
     usual = {"class": "accuracy", "labels": "label-accuracy", "quantity": "rmse", "survival": "c-index"}
     return _metric(usual[federation.target_kind], federation)
+
+
+def _usual_folds(experiment: Experiment, source: Source, seed: int) -> int:
+    """How many folds there are where nobody says."""
+    rows, who = len(source), experiment.scenario
+    # A published test part stays the test part, and so does one of a given size.
+    if source.table is None or who.pool != "all" or who.samples is not None or rows >= MIDDLE_TABLE:
+        return 1
+    if rows < SMALL_TABLE:
+        return FOLDS
+    whole = who.build(seed, source=source, refit=True)
+    return FOLDS if float((whole.train.sizes + whole.test.sizes).float().median()) < SMALL_OWNER else 1
 
 
 def _fold(experiment: Experiment, source: Source, seed: int, number: int, count: int) -> Fold:

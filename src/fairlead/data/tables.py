@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +60,8 @@ def read_table(files: Sequence[Path], how: Reading | None = None) -> Source:
     frame = frame.iloc[rows].reset_index(drop=True)
     owners = None if owner is None else owner_values(frame[owner])
     columns = columns_of(frame, labels, owner, owners, Overrule(how.drop, how.numeric, how.words))
+    if len(files) > 1 and owner == OWNER:
+        columns = tuple(replace(c, why="the name of the file") if c.name == owner else c for c in columns)
     kept = [column for column in columns if column.kept]
     require(bool(kept), f"{name} has no columns beside '{first}' to learn from" + _why_not(columns))
     if how.event is None:
@@ -152,8 +154,7 @@ def _role(name: str, cells: pd.Series, labels: list[str], owner: str | None) -> 
     if name in labels:
         return Column(name, "label", int(cells.isna().sum()), "predicted", "you said so")
     if name == owner:
-        why = "the name of the file" if name == OWNER else "you said so"
-        return Column(name, "owner", int(cells.isna().sum()), "says whose row it is", why)
+        return Column(name, "owner", int(cells.isna().sum()), "says whose row it is", "you said so")
     return None
 
 
