@@ -14,7 +14,9 @@ import torch
 
 import fairlead
 from fairlead.cli import main
+from fairlead.comparison.compare import FOLDS, usual_folds
 from fairlead.runs.summary import read_summary
+from fairlead.settings import check, resolve
 
 QUICK = ["--effort", "quick", "--rounds", "2", "--lr", "0.1", "--model", "logistic", "--engine", "vectorised"]
 
@@ -169,3 +171,23 @@ def test_a_model_takes_raw_rows(hospitals: fairlead.Comparison) -> None:
     assert np.allclose(model(rows).double().softmax(1)[:, 1].detach(), shares)
     with pytest.raises(fairlead.InputError, match="from 0 to 3 or a name, got 'vaa'"):
         hospitals.model("fedavg", "vaa")
+
+
+@pytest.mark.parametrize(
+    ("owners", "rows", "more", "folds"),
+    [
+        (3, 700, {}, FOLDS),  # a small table
+        (30, 100, {}, FOLDS),  # of middle size, but a test part of 30 rows tells an owner nothing
+        (3, 1000, {}, 1),
+        (110, 100, {}, 1),  # too long to train on five times
+        (3, 700, {"samples": (100, 50, 100)}, 1),
+    ],
+)
+def test_every_row_is_tested_where_owners_have_few(
+    tmp_path: Path, owners: int, rows: int, more: dict[str, Any], folds: int
+) -> None:
+    numbers = np.arange(owners * rows)
+    frame = pd.DataFrame({"x": numbers % 97 / 7, "label": numbers % 2, "site": np.repeat(np.arange(owners), rows)})
+    frame.to_csv(tmp_path / "many.csv", index=False)
+    experiment = resolve(check({"data": tmp_path / "many.csv", "column": "site"} | more))
+    assert usual_folds(experiment, experiment.scenario.load(), 0) == folds

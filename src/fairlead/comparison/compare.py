@@ -55,8 +55,8 @@ from fairlead.runs.summary import Data, RunSummary, Summary, write_summary
 from fairlead.settings import Experiment, check, resolve, shown
 
 FULLER = "local-all-rows"  # LOCAL on train and validation rows together, beside a published protocol
-# Every row is tested once, in folds, where a test part would be too small to tell: in a small table, and in one of middle
-# size that is small for most of its owners. Of a large one it would take too long.
+# Every row is tested once, in folds, where a test part would be too small to tell: in a small table, and in one of
+# middle size whose rows are few for most owners. With more rows it would take too long.
 SMALL_TABLE = 2500  # rows
 MIDDLE_TABLE = 10_000
 SMALL_OWNER = 250
@@ -372,7 +372,7 @@ def _assessed(
     """The comparison on a user's own data: searched, refitted, in folds, beside what owners would do alone."""
     experiment, seed = asked.experiment, asked.seeds[0]
     assert experiment.effort is not None
-    count = experiment.folds or _usual_folds(experiment, source, seed)
+    count = experiment.folds or usual_folds(experiment, source, seed)
     folds = [_fold(experiment, source, seed, i, count) for i in range(count)]
     first = folds[0].chooses
     _check_targets(entries, experiment, first)
@@ -463,7 +463,7 @@ def _usual(federation: Federation) -> tuple[Metric, str]:
     return _metric(usual[federation.target_kind], federation)
 
 
-def _usual_folds(experiment: Experiment, source: Source, seed: int) -> int:
+def usual_folds(experiment: Experiment, source: Source, seed: int) -> int:
     """How many folds there are where nobody says."""
     rows, who = len(source), experiment.scenario
     # A published test part stays the test part, and so does one of a given size.
