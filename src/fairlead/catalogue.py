@@ -48,33 +48,36 @@ def parse(name: str, options: Options | None = None) -> Entry:
     if base not in METHODS:
         raise InputError(f"method '{base}' is unknown; {nearest(base, [*METHODS, *CONVOYS])}")
     method: Method = call(base, METHODS[base], options)
-    stages: list[Server] = []
-    ends_in_one_row = False
     for extra in extras:
         if extra in WRAPPERS:
             method = call(extra, WRAPPERS[extra], options, method)
-        elif extra in STAGES:
-            require(method.average is not None, f"{name}: {base} averages nothing, so +{extra} has nothing to replace")
-            require(
-                extra != "dp" or base in COVERED, f"{name}: {base} sends more than +dp covers; {nearest(base, COVERED)}"
-            )
-            last = extra in AFTER_AVERAGE
-            require(
-                last or not ends_in_one_row, f"{name}: +{extra} comes after a stage that leaves one row; put it before"
-            )
-            if last and not ends_in_one_row and method.average is not None:
-                stages.append(method.average)
-            stages.append(call(extra, STAGES[extra], options))
-            ends_in_one_row = reduces(extra)
-        else:
+        elif extra not in STAGES:
             raise InputError(
                 f"stage '+{extra}' of {name} is unknown; {nearest(extra, [*STAGES, *WRAPPERS, *DECISIONS])}"
             )
-    if not stages:
-        return Entry(method, None)
-    if not ends_in_one_row and method.average is not None:
-        stages.append(method.average)
-    return Entry(method, chain(*stages) if len(stages) > 1 else stages[0])
+    stages = [extra for extra in extras if extra in STAGES]
+    return Entry(method, _average(name, method.average, stages, options) if stages else None)
+
+
+def _average(name: str, usual: Server | None, extras: list[str], options: Options) -> Server:
+    """The named stages in the place of the method's own averaging, which fills the gap where none leaves one row."""
+    base, first = name.split("+")[0], extras[0]
+    if usual is None:
+        raise InputError(f"{name}: {base} averages nothing, so +{first} has nothing to replace")
+    covered = "dp" not in extras or base in COVERED
+    require(covered, f"{name}: {base} sends more than +dp covers; {nearest(base, COVERED)}")
+    stages: list[Server] = []
+    one_row = False  # whether the stages so far leave one row for everybody
+    for extra in extras:
+        last = extra in AFTER_AVERAGE
+        require(last or not one_row, f"{name}: +{extra} comes after a stage that leaves one row; put it before")
+        if last and not one_row:
+            stages.append(usual)
+        stages.append(call(extra, STAGES[extra], options))
+        one_row = reduces(extra)
+    if not one_row:
+        stages.append(usual)
+    return chain(*stages) if len(stages) > 1 else stages[0]
 
 
 def decision(name: str, options: Options | None = None) -> Decision | None:

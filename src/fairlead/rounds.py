@@ -138,13 +138,8 @@ class Loop:
         ids = self.seen[draw(self.plan.participation, len(self.seen), self.plan.seed, t)]
         failing = self.plan.faults.absent(ids.tolist(), self.clients.count, t, self.plan.seed)
         asked = torch.tensor([k for k in ids.tolist() if k not in failing], dtype=torch.int64) if failing else ids
-        answer = self.clients.train(asked, t, before.message) if len(asked) else Answer(asked, {})
-        warn_of_absent(answer, t)
+        answer = self.train(asked, t, before.message)
         state, message = before.server, before.message
-        if len(asked) and not len(answer.ids):
-            reasons = set(answer.absent.values())
-            error = DivergedError if reasons == {NOT_FINITE} else FairleadError
-            raise error(f"round {t}: every client's {', '.join(sorted(reasons))}")
         if len(answer.ids):
             state, message = self.server.update(before.server, answer.rows, self.cohort(answer.ids, t))
         seconds = time.perf_counter() - began
@@ -161,6 +156,18 @@ class Loop:
         stopped = t < self.plan.rounds and self.stops(after)
         absent = {**failing, **answer.absent}
         return Round(t, seconds, answer.samples, up, down, absent, scores, stopped, passes), after
+
+    def train(self, asked: Tensor, round: int, message: Named) -> Answer:
+        """What these clients answer; where all are left out, there is no sense in going on."""
+        if not len(asked):
+            return Answer(asked, {})
+        answer = self.clients.train(asked, round, message)
+        warn_of_absent(answer, round)
+        if not len(answer.ids):
+            reasons = set(answer.absent.values())
+            error = DivergedError if reasons == {NOT_FINITE} else FairleadError
+            raise error(f"round {round}: every client's {', '.join(sorted(reasons))}")
+        return answer
 
     def cohort(self, ids: Tensor, round: int) -> Cohort:
         """Clients whose replies the server takes, weighted by their train samples."""

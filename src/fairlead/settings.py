@@ -277,62 +277,55 @@ def shown(value: object) -> str:
 
 def resolve(settings: Settings, own: str | None = None) -> Experiment:
     """Fill in what was left out, and check the whole before any work; `own` is the name of the caller's own samples."""
-    given = {k: v for k, v in settings.model_dump().items() if v is not None}
+    given = settings.model_dump(exclude_none=True)
     name = settings.scenario or (None if settings.data or own else "rotated-digits")
     chosen = _scenario(settings, name, own)
-    plan = protocol_of(name) | given
-    share = chosen.samples[1] if chosen.samples else chosen.fractions[1]
-    require(int(plan["rounds"]) >= 1, f"rounds must be >= 1, got {plan['rounds']}")
-    effort = _effort(settings, share > 0, preset=name is not None)
-    rounds = int(plan["rounds"]) if effort is None else effort.rounds
-    how = {f.name for f in fields(Training)}
-    training = replace(Training(**{k: v for k, v in plan.items() if k in how and k != "rounds"}), rounds=rounds)
-    select = plan["select"]
-    if share == 0 and settings.select is None:
-        select = "last"
-    require(
-        share > 0 or select == "last",
-        "select 'validation' needs validation samples and this scenario has none; use --select last or --fractions",
-    )
-    every = int(plan.get("evaluate_every", max(1, min(10, rounds // 10))))
-    require(every >= 1, f"evaluate_every must be >= 1, got {every}")
-    participation = float(plan.get("participation", 1.0))
-    count = chosen.clients
-    require(participation > 0, f"participation must be a rate in (0, 1] or a count above 1, got {participation:g}")
-    require(
-        count is None or participation <= max(count, 1),
-        f"participation {participation:g} is more than the {count} clients; give a rate or a smaller count",
-    )
-    unseen, newcomer_epochs = float(plan.get("unseen", 0.0)), int(plan.get("newcomer_epochs", 5))
-    require(0 <= unseen < 1, f"unseen must be a share in [0, 1), got {unseen:g}; 0 lets everybody train")
-    require(newcomer_epochs >= 1, f"newcomer_epochs must be >= 1, got {newcomer_epochs}")
-    _refuse_idle(given, chosen, training, unseen, own)
-    Faults.of(settings.faults or "")
+    validated = (chosen.samples or chosen.fractions)[1] > 0
+    usual: dict[str, Any] = {"participation": 1.0, "engine": "auto"} | protocol_of(name)
+    plan = usual | ({} if validated else {"select": "last"}) | given
+    require(plan["rounds"] >= 1, f"rounds must be >= 1, got {plan['rounds']}")
+    effort = _effort(settings, validated, preset=name is not None)
+    rounds = plan["rounds"] if effort is None else effort.rounds
+    plan = {"evaluate_every": max(1, min(10, rounds // 10))} | plan
+    resolved = {
+        "name": name or "custom",
+        "scenario": chosen,
+        "training": Training(**_fields_of(Training, plan) | {"rounds": rounds}),
+        "rounds": rounds,
+        "data_dir": None if settings.data_dir is None else str(settings.data_dir.resolve()),
+        "options": settings.set or {},
+        "effort": effort,
+        "device": find_device(settings.device or "cpu").type,
+    }
+    experiment = Experiment(**_fields_of(Experiment, plan) | resolved)
+    _check(experiment, validated)
     if settings.attack is not None:
         Attack.of(settings.attack)
-    for key in ("folds", "metric"):
-        require(effort is not None or key not in given, f"{key} has no effect here: it needs --effort, say standard")
-    return Experiment(
-        name=name or "custom",
-        scenario=chosen,
-        training=training,
-        model=str(plan["model"]),
-        rounds=rounds,
-        participation=participation,
-        evaluate_every=every,
-        select=select,
-        engine=str(plan.get("engine", "auto")),
-        data_dir=None if settings.data_dir is None else str(settings.data_dir.resolve()),
-        options=settings.set or {},
-        unseen=unseen,
-        newcomer_epochs=newcomer_epochs,
-        effort=effort,
-        folds=settings.folds,
-        metric=settings.metric,
-        faults=settings.faults or "",
-        attack=settings.attack or "",
-        device=find_device(settings.device or "cpu").type,
+    _refuse_idle(given, experiment, own)
+    return experiment
+
+
+def _fields_of(kind: type, values: dict[str, Any]) -> dict[str, Any]:
+    """The values that are fields of a dataclass."""
+    return {f.name: values[f.name] for f in fields(kind) if f.name in values}
+
+
+def _check(e: Experiment, validated: bool) -> None:
+    """Refuse numbers that are out of range or do not go together."""
+    require(
+        validated or e.select == "last",
+        "select 'validation' needs validation samples and this scenario has none; use --select last or --fractions",
     )
+    require(e.evaluate_every >= 1, f"evaluate_every must be >= 1, got {e.evaluate_every}")
+    rate, count = e.participation, e.scenario.clients
+    require(rate > 0, f"participation must be a rate in (0, 1] or a count above 1, got {rate:g}")
+    require(
+        count is None or rate <= max(count, 1),
+        f"participation {rate:g} is more than the {count} clients; give a rate or a smaller count",
+    )
+    require(0 <= e.unseen < 1, f"unseen must be a share in [0, 1), got {e.unseen:g}; 0 lets everybody train")
+    require(e.newcomer_epochs >= 1, f"newcomer_epochs must be >= 1, got {e.newcomer_epochs}")
+    Faults.of(e.faults)
 
 
 def _effort(settings: Settings, validated: bool, *, preset: bool) -> Effort | None:
@@ -360,24 +353,23 @@ def _effort(settings: Settings, validated: bool, *, preset: bool) -> Effort | No
 
 def _scenario(settings: Settings, name: str | None, own: str | None) -> Scenario:
     """Whose data: the preset of that name, or a plain scenario, with what the user says replaced."""
-    who = {f.name for f in fields(Scenario)}
-    changes = {k: v for k, v in settings.model_dump().items() if v is not None and k in who}
+    changes = settings.model_dump(include={f.name for f in fields(Scenario)}, exclude_none=True)
     if own is not None:
         changes["data"] = own
-    owner = owner_column(changes["data"]) if name is None and own is None else None
-    if owner is not None:
+    elif name is None and (owner := owner_column(changes["data"])) is not None:
         changes = {"column": owner} | changes
     if name is None and "column" in changes:
         changes = {"split": "column"} | changes
     # One client per value of the column, unless a number is given, here or by a preset.
-    alone = name is None or "clients" in settings.model_fields_set
-    if changes.get("split") == "column" and alone:
+    counted = name is not None and "clients" not in settings.model_fields_set
+    if changes.get("split") == "column" and not counted:
         changes = {"clients": None} | changes
     return Scenario(**changes) if name is None else scenario(name, **changes)
 
 
-def _refuse_idle(given: dict[str, Any], who: Scenario, how: Training, unseen: float, own: str | None) -> None:
+def _refuse_idle(given: dict[str, Any], experiment: Experiment, own: str | None) -> None:
     """Refuse settings that change nothing: whoever gives one expects that it does."""
+    who = experiment.scenario
     digits = who.data == "digits" and own is None
     table = own is None and (who.data in EXAMPLES or bool(table_files(who.data)))
     of_table = dict.fromkeys(("event", "task", "positive", "drop", "numeric", "words"), (table, "a table"))
@@ -388,12 +380,13 @@ def _refuse_idle(given: dict[str, Any], who: Scenario, how: Training, unseen: fl
         "column": (not digits and (table or who.split == "column"), "a table, or split 'column' and data with columns"),
         "fractions": (who.samples is None, "a scenario that does not fix the samples of every client"),
         "angle": (who.shift == "rotation", "shift 'rotation'"),
-        "decay": (how.schedule == "exponential", "schedule 'exponential'"),
-        "newcomer_epochs": (unseen > 0, "unseen clients (--unseen)"),
+        "decay": (experiment.training.schedule == "exponential", "schedule 'exponential'"),
+        "newcomer_epochs": (experiment.unseen > 0, "unseen clients (--unseen)"),
         "data": (own is None, "no source of your own"),
         "label": (own is None and not digits, "a table, or data in files with a label column"),
         "data_dir": (own is None and not digits and not table, "data that lie in a folder by their name"),
         "scaling": (table or own is not None, "a table"),
     } | of_table
+    needs |= dict.fromkeys(("folds", "metric"), (experiment.effort is not None, "--effort, say standard"))
     for key, (works, what) in needs.items():
         require(key not in given or works, f"{key}={shown(given.get(key))} has no effect here: it needs {what}")

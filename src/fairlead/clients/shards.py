@@ -318,15 +318,8 @@ class Sharded:
         waiting = {i: ask(i) for i in which}
         found: dict[int, Any] = {}
         for attempt in range(ATTEMPTS):
-            lost: list[int] = []
-            for i, reference in waiting.items():
-                try:
-                    found[i] = self._ray.get(reference)
-                except self._ray.exceptions.RayActorError as error:
-                    logger.warning("shard %d of %d died and is replaced: %s", i, len(self._shards), _first_line(error))
-                    lost.append(i)
-                except self._ray.exceptions.RayTaskError as error:
-                    raise error.cause if isinstance(error.cause, Exception) else error from None
+            found |= self._answers(waiting)
+            lost = [i for i in waiting if i not in found]
             if not lost:
                 return {i: found[i] for i in which}
             if attempt < ATTEMPTS - 1:
@@ -334,6 +327,18 @@ class Sharded:
                     self._replace(i)
             waiting = {i: ask(i) for i in lost}
         raise EngineError(f"shard {next(iter(waiting))} of {len(self._shards)} died {ATTEMPTS} times; see Ray's logs")
+
+    def _answers(self, waiting: dict[int, Any]) -> dict[int, Any]:
+        """What the actors that live answer."""
+        found: dict[int, Any] = {}
+        for i, reference in waiting.items():
+            try:
+                found[i] = self._ray.get(reference)
+            except self._ray.exceptions.RayActorError as error:
+                logger.warning("shard %d of %d died and is replaced: %s", i, len(self._shards), _first_line(error))
+            except self._ray.exceptions.RayTaskError as error:
+                raise error.cause if isinstance(error.cause, Exception) else error from None
+        return found
 
     def _actor(self, i: int) -> Any:
         actor = IDLE.pop() if IDLE else None

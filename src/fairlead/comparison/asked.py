@@ -114,24 +114,31 @@ def entries_of(methods: Sequence[str] | Mapping[str, Method], experiment: Experi
     check_options(experiment.options)
     if isinstance(methods, Mapping):
         named = {name: Entry(_own(name, method), None) for name, method in methods.items()}
+        used = {CONTROL}
     else:
-        fits = isinstance(methods, Iterable) and not isinstance(methods, str | Method)
-        names: list[Any] = list(methods) if fits else [methods]
-        odd = next((n for n in names if not isinstance(n, str)), None)
-        kind = "a Method" if isinstance(odd, Method) else shown(odd)
-        require(odd is None, f"methods must be names, got {kind}; give your own as {{'mine': Method(...)}}")
-        require(fits, f"methods must be a list of names, got {shown(methods)}; write [{methods!r}]")
         # What decides between methods stands beside them.
-        named = {name: parse(name, experiment.options) for name in with_voices(names, experiment.options)}
+        names = with_voices(_names(methods), experiment.options)
+        named = {name: parse(name, experiment.options) for name in names}
+        used = {part for name in (CONTROL, *names) for part in parts_of(name)}
     require(len(named) >= 1, "no method given; try local fedavg fedrep+confree")
     entries = {CONTROL: parse(CONTROL, experiment.options)} | named
-    used = {part for name in entries for part in parts_of(name)} if not isinstance(methods, Mapping) else {CONTROL}
     for owner, values in experiment.options.items():
         require(
             owner in used,
             f"option {owner}.{next(iter(values), '')} has no effect: {owner} is not among {', '.join(entries)}",
         )
     return entries
+
+
+def _names(methods: object) -> list[str]:
+    """The names of methods, as a caller gave them."""
+    fits = isinstance(methods, Iterable) and not isinstance(methods, str | Method)
+    names: list[Any] = list(methods) if fits else [methods]  # type: ignore[call-overload]
+    odd = next((n for n in names if not isinstance(n, str)), None)
+    kind = "a Method" if isinstance(odd, Method) else shown(odd)
+    require(odd is None, f"methods must be names, got {kind}; give your own as {{'mine': Method(...)}}")
+    require(fits, f"methods must be a list of names, got {shown(methods)}; write [{methods!r}]")
+    return names
 
 
 def _own(name: object, method: object) -> Method:

@@ -238,20 +238,13 @@ def _published(
     material = Material(experiment, experiment.scenario.build(seeds[0], source=source), asked.factory)
     _check_targets(entries, experiment, material.federation)
     fast = material.engine(seeds[0], None if old == "fresh" else engine_in(out / "settings.json"))
-    jobs = {
-        (name, seed): material.job(_run(out, name, entry, experiment, seed), fast)
-        for seed in seeds
-        for name, entry in entries.items()
-        if decision(name, experiment.options) is None
-    }
     whole = material
     if len(material.federation.validation.y):
         whole = Material(experiment, experiment.scenario.build(seeds[0], source=source, refit=True), asked.factory)
-        last = dataclasses.replace(experiment, select="last")
-        for seed in seeds:
-            run = _run(out, CONTROL, entries[CONTROL], last, seed)
-            run = dataclasses.replace(run, folder=out / "runs" / f"{FULLER}-seed{seed}")
-            jobs[FULLER, seed] = whole.job(run, fast)
+    trained = {name: entry for name, entry in entries.items() if decision(name, experiment.options) is None}
+    jobs = _jobs(out, trained, seeds, material, fast)
+    if whole is not material:
+        jobs |= _fuller_jobs(out, entries[CONTROL], seeds, whole, fast)
     if old == "fresh":
         clear(out)
     for job in jobs.values():
@@ -270,6 +263,27 @@ def _published(
     summary = summarise_all(compared, runs, found, data)
     write_summary(out, summary)
     return Comparison(out, summary, jobs)
+
+
+def _jobs(
+    out: Path, entries: Mapping[str, Entry], seeds: Sequence[int], material: Material, fast: Engine
+) -> dict[tuple[str, int], Job]:
+    """Every method with every seed."""
+    return {
+        (name, seed): material.job(_run(out, name, entry, material.experiment, seed), fast)
+        for seed in seeds
+        for name, entry in entries.items()
+    }
+
+
+def _fuller_jobs(
+    out: Path, control: Entry, seeds: Sequence[int], whole: Material, fast: Engine
+) -> dict[tuple[str, int], Job]:
+    """LOCAL on train and validation rows together: nothing is left to choose a round with."""
+    last = dataclasses.replace(whole.experiment, select="last")
+    runs = {seed: _run(out, CONTROL, control, last, seed) for seed in seeds}
+    folders = {seed: out / "runs" / f"{FULLER}-seed{seed}" for seed in seeds}
+    return {(FULLER, s): whole.job(dataclasses.replace(runs[s], folder=folders[s]), fast) for s in seeds}
 
 
 def _decided(
@@ -502,20 +516,21 @@ def _metric(asked: str | Metric | None, federation: Federation) -> tuple[Metric,
 def clear(folder: Path) -> None:
     """Delete a comparison's own files, and nothing else that may lie in its folder."""
     for settings in sorted(folder.glob("runs/**/settings.json")):
-        run = settings.parent
-        grown = [part for name in TABLES for part in sorted(run.glob(f"{name}/*.parquet"))]
-        for path in [run / name for name in (*FILES, *FILES_TO_USE)] + grown + sorted(run.glob("states/*.safetensors")):
-            path.unlink(missing_ok=True)
-        for name in TABLES:
-            if (run / name).is_file():  # of an earlier version
-                (run / name).unlink()
-        for emptied in (run / "states", *(run / name for name in TABLES), run):
-            if emptied.is_dir() and not any(emptied.iterdir()):
-                emptied.rmdir()
-    for lock in folder.glob("runs/**/locks/*"):
-        lock.unlink(missing_ok=True)
-    for name in ("settings.json", "summary.json", "report.html", "figures/differences.png", "figures/curves.png"):
-        (folder / name).unlink(missing_ok=True)
+        _clear_run(settings.parent)
+    pages = [folder / name for name in ("report.html", "figures/differences.png", "figures/curves.png")]
+    for path in (*folder.glob("runs/**/locks/*"), folder / "settings.json", folder / "summary.json", *pages):
+        path.unlink(missing_ok=True)
+
+
+def _clear_run(run: Path) -> None:
+    folders = [run / "states", *(run / name for name in TABLES)]
+    grown = [file for one in folders for suffix in ("parquet", "safetensors") for file in one.glob(f"*.{suffix}")]
+    earlier = [table for table in folders if table.is_file()]  # of an earlier version, in which a table was one file
+    for path in (*(run / name for name in (*FILES, *FILES_TO_USE)), *grown, *earlier):
+        path.unlink(missing_ok=True)
+    for emptied in (*folders, run):
+        if emptied.is_dir() and not any(emptied.iterdir()):
+            emptied.rmdir()
 
 
 def run(

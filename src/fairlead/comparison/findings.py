@@ -8,8 +8,9 @@ would have given. Each gave its answers for the same test rows, in one run or in
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import product
 from typing import Any, Literal
 
 import numpy as np
@@ -107,18 +108,16 @@ def find(
     ways: Sequence[Way], owners: Sequence[str], metric: Metric, why_metric: str, twins: Sequence[Answers] = ()
 ) -> Findings:
     """Judge every way to train against the best alone. `twins` are LOCAL's runs again, with other seeds."""
-    alone = [way for way in ways if way.kind == "alone"]
-    bar, name, why = best_alone(alone, metric)
-    local = next(way for way in alone if way.name == "local")
+    by_name = {way.name: way for way in ways}
+    bar, name, why = best_alone([way for way in ways if way.kind == "alone"], metric)
     if name == BEST_ALONE:
         ways = [Way(name, "the best alone", "alone", bar, []), *ways]
-    luck = paired(owners, twins, local.answers) if twins else None
+    luck = paired(owners, twins, by_name["local"].answers) if twins else None
     found = []
     for way in ways:
         judged = [] if way.name == name else judge(paired(owners, way.answers, bar), metric, LEVEL, luck)
         found.append(finding(way, metric, judged))
     verdicts = {f.name: f.verdicts for f in found if f.kind == "method"}
-    training = next((v.training for own in verdicts.values() for v in own if v.training), "")
     return Findings(
         metric=metric.name,
         higher=metric.higher,
@@ -126,11 +125,20 @@ def find(
         owners=list(owners),
         bar=name,
         why_bar=why,
-        training=training,
+        training=_training_of(verdicts),
         ways=found,
         recommendation=recommend(verdicts, LEVEL) if verdicts else None,
-        by_run={w.name: [by_owner(runs, metric) for runs in repeats(w.answers)] for w in ways},
+        by_run={way.name: _by_run(way, metric) for way in ways},
     )
+
+
+def _by_run(way: Way, metric: Metric) -> list[list[float | None]]:
+    return [by_owner(runs, metric) for runs in repeats(way.answers)]
+
+
+def _training_of(verdicts: Mapping[str, list[OwnerVerdict]]) -> str:
+    """Where training luck was measured."""
+    return next((v.training for own in verdicts.values() for v in own if v.training), "")
 
 
 def best_alone(ways: Sequence[Way], metric: Metric) -> tuple[list[Answers], str, str]:
@@ -139,13 +147,7 @@ def best_alone(ways: Sequence[Way], metric: Metric) -> tuple[list[Answers], str,
     The choice is made inside the fold, so that no test row has a part in it. Where folds choose differently, the bar
     is made of several. Without validation scores, as in a published protocol, it is the first way.
     """
-    sign = 1 if metric.higher else -1
-    chosen: dict[int, Way] = {}
-    for fold in sorted({a.fold for a in ways[0].answers}):
-        tried = {way.name: next(a for a in way.answers if a.fold == fold).validation for way in ways}
-        known = {name: sign * value for name, value in tried.items() if value is not None and np.isfinite(value)}
-        best = max(known, key=lambda name: known[name]) if known else ways[0].name
-        chosen[fold] = next(way for way in ways if way.name == best)
+    chosen = {fold: _best_in(fold, ways, metric) for fold in sorted({a.fold for a in ways[0].answers})}
     bar = [answers for fold, way in chosen.items() for answers in way.answers if answers.fold == fold]
     names = Counter(way.title for way in chosen.values()).most_common()
     first = next(iter(chosen.values()))
@@ -157,18 +159,33 @@ def best_alone(ways: Sequence[Way], metric: Metric) -> tuple[list[Answers], str,
     return bar, BEST_ALONE, f"chosen on the validation rows of each of {len(chosen)} folds ({told})"
 
 
+def _best_in(fold: int, ways: Sequence[Way], metric: Metric) -> Way:
+    """The way that was best on the fold's validation rows; the first where no score is known."""
+
+    def score(way: Way) -> float:
+        value = next(a for a in way.answers if a.fold == fold).validation
+        if value is None or not np.isfinite(value):
+            return -np.inf
+        return value if metric.higher else -value
+
+    return max(ways, key=score)
+
+
 def paired(owners: Sequence[str], ours: Sequence[Answers], theirs: Sequence[Answers]) -> list[OwnerPairs]:
     """The same rows answered twice, owner by owner; whoever has fewer repeats answers the further ones alike."""
+    (our, our_count), (their, their_count) = _by_place(ours), _by_place(theirs)
     found: list[list[PairedRun]] = [[] for _ in owners]
-    of = [{(a.fold, a.repeat): a for a in answers} for answers in (ours, theirs)]
-    counts = [max(a.repeat for a in answers) + 1 for answers in (ours, theirs)]
-    for repeat in range(max(counts)):
-        for fold in sorted({a.fold for a in ours}):
-            a, b = (one[fold, repeat % count] for one, count in zip(of, counts, strict=True))
-            for k, runs in enumerate(found):
-                if len(a.rows[k]):
-                    runs.append(PairedRun(a.rows[k], a.y[k], a.outputs[k], b.outputs[k], repeat, fold))
+    for repeat, fold in product(range(max(our_count, their_count)), sorted({a.fold for a in ours})):
+        a, b = our[fold, repeat % our_count], their[fold, repeat % their_count]
+        for k, runs in enumerate(found):
+            if len(a.rows[k]):
+                runs.append(PairedRun(a.rows[k], a.y[k], a.outputs[k], b.outputs[k], repeat, fold))
     return [OwnerPairs(name, runs) for name, runs in zip(owners, found, strict=True) if runs]
+
+
+def _by_place(answers: Sequence[Answers]) -> tuple[dict[tuple[int, int], Answers], int]:
+    """The answers by fold and repeat, and the number of repeats."""
+    return {(a.fold, a.repeat): a for a in answers}, max(a.repeat for a in answers) + 1
 
 
 def finding(way: Way, metric: Metric, judged: list[OwnerVerdict]) -> Finding:

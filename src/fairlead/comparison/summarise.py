@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fairlead.catalogue import decision
 from fairlead.comparison.asked import CONTROL
@@ -78,26 +77,9 @@ def summarise_method(
 
     `newcomers` are the clients held out under each seed; the headline figures leave them out.
     """
-    triples = list(zip(runs, controls, newcomers, strict=True))
-    scores = over_seeds([_summarise(r, c, ~_is_in(r, new)) for r, c, new in triples])
-    unseen = {"unseen": _means([_summarise(r, c, _is_in(r, new)) for r, c, new in triples])} if newcomers[0] else {}
-    accuracy, alone = (np.array([_known(r) for r in group]) for group in (runs, controls))  # (seeds, N)
-    n_test, n_train = np.array([r["n_test"] for r in runs]), np.array([r["n_train"] for r in runs])
-    verdicts = {v.owner: v for v in found.verdicts}
-    names = [runs[0]["names"][k] if runs[0]["names"] else str(k) for k in range(accuracy.shape[1])]
-    clients = [
-        {
-            "id": k,
-            "name": names[k],
-            "n_train": round(float(n_train[:, k].mean())),
-            "n_test": round(float(n_test[:, k].mean())),
-            "accuracy": _finite(accuracy[:, k].mean()),
-            "local_accuracy": _finite(alone[:, k].mean()),
-            **judged(verdicts.get(names[k])),
-            "newcomer": sum(k in held for held in newcomers) / len(runs),  # share of seeds in which it was one
-        }
-        for k in range(accuracy.shape[1])
-    ]
+    scores = over_seeds(_summaries(runs, controls, newcomers, unseen=False))
+    unseen = {"unseen": _means(_summaries(runs, controls, newcomers, unseen=True))} if newcomers[0] else {}
+    clients = _clients(runs, controls, newcomers, found)
     plain: Any = runs
     costs = ("bytes_up", "bytes_down", "train_seconds", "samples_per_second")
     entry: Any = (
@@ -119,6 +101,29 @@ def summarise_method(
     return cast(Entry, entry)  # its shape is checked when it is written
 
 
+def _clients(
+    runs: list[RunSummary], controls: list[RunSummary], newcomers: list[list[int]], found: Finding
+) -> list[dict[str, Any]]:
+    """Each client against itself alone, means over seeds."""
+    accuracy, alone = (np.array([_known(r) for r in group]) for group in (runs, controls))  # (seeds, N)
+    n_test, n_train = np.array([r["n_test"] for r in runs]), np.array([r["n_train"] for r in runs])
+    verdicts = {v.owner: v for v in found.verdicts}
+    names = runs[0]["names"] or [str(k) for k in range(accuracy.shape[1])]
+    return [
+        {
+            "id": k,
+            "name": name,
+            "n_train": round(float(n_train[:, k].mean())),
+            "n_test": round(float(n_test[:, k].mean())),
+            "accuracy": _finite(accuracy[:, k].mean()),
+            "local_accuracy": _finite(alone[:, k].mean()),
+            **judged(verdicts.get(name)),
+            "newcomer": sum(k in held for held in newcomers) / len(runs),  # share of seeds in which it was one
+        }
+        for k, name in enumerate(names)
+    ]
+
+
 def _decisions(jobs: list[Job]) -> Any:
     """What clients deploy, where that is decided after training."""
     told = [read_decision(job.folder) for job in jobs]
@@ -133,13 +138,15 @@ def _finite(value: float) -> float | None:
     return float(value) if np.isfinite(value) else None
 
 
-def _is_in(run: RunSummary, ids: list[int]) -> NDArray[np.bool_]:
-    return np.isin(np.arange(len(run["accuracy"])), ids)
-
-
-def _summarise(run: RunSummary, control: RunSummary, chosen: NDArray[np.bool_]) -> dict[str, float]:
-    """Some of the clients in a few numbers."""
-    return summarise(*(np.array(x)[chosen] for x in (_known(run), _known(control), run["n_test"])))
+def _summaries(
+    runs: list[RunSummary], controls: list[RunSummary], newcomers: list[list[int]], *, unseen: bool
+) -> list[dict[str, float]]:
+    """Each seed in a few numbers, of its newcomers or of all others."""
+    found = []
+    for run, control, held in zip(runs, controls, newcomers, strict=True):
+        chosen = np.isin(np.arange(len(run["accuracy"])), held) == unseen
+        found.append(summarise(*(np.array(x)[chosen] for x in (_known(run), _known(control), run["n_test"]))))
+    return found
 
 
 def _means(summaries: list[dict[str, float]]) -> dict[str, float | None]:

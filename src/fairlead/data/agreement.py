@@ -173,11 +173,10 @@ def _role(name: str, told: Mapping[str, OwnColumn]) -> Role:
         return "constant" if "constant" in roles else "empty"
     if len(telling) == 1:
         return telling.pop()
-    text = any(c.text for c in told.values() if c.role == "yes/no")
-    if telling == {"yes/no", "number"} and not text:
-        return "number"
-    if telling == {"yes/no", "words"}:
-        return "words"
+    in_words = any(c.text and c.role == "yes/no" for c in told.values())
+    both: Role = "words" if in_words or "words" in telling else "number"
+    if telling == {"yes/no", both}:
+        return both
     said = ", ".join(f"{c.role} at {owner}" for owner, c in told.items())
     raise InputError(f"the sites differ on what '{name}' is ({said}); say numeric, words or drop for it")
 

@@ -77,6 +77,11 @@ def find(name: str, cells: pd.Series, owners: NDArray[Any] | None = None, said: 
         return _words(name, known, missing, "you said so")
     if name in said.numeric:
         return _number(name, missing, "you said so")
+    return _found(name, known, missing, None if owners is None else owners[cells.notna().to_numpy()])
+
+
+def _found(name: str, known: pd.Series, missing: int, owners: NDArray[Any] | None) -> Column:
+    """What a column looks like, by the cells that are not empty, and whose these are."""
     if not len(known):
         return Column(name, "empty", missing, "left out", "all its cells are empty")
     if any(isinstance(v, list | dict | bytes | np.ndarray) for v in known.head(20)):
@@ -88,7 +93,7 @@ def find(name: str, cells: pd.Series, owners: NDArray[Any] | None = None, said: 
     if known.dtype.kind == "M":
         return _date(name, missing, "", "dates")
     if known.dtype.kind in "biuf":
-        return _of_numbers(name, known, missing, None if owners is None else owners[cells.notna().to_numpy()])
+        return _of_numbers(name, known, missing, owners)
     return _of_text(name, known, missing)
 
 
@@ -105,13 +110,17 @@ def _why_id(name: str, values: Codes, owners: NDArray[Any] | None) -> str:
     if len(values) < _MANY or not np.isfinite(values).all() or (values != np.round(values)).any():
         return ""
     groups = [values] if owners is None else [values[owners == who] for who in np.unique(owners)]
-    counting = [g[0] in (0, 1) and bool((np.diff(g) == 1).all()) for g in (values, *groups)]
-    if counting[0] or (all(counting[1:]) and len(values) > 2 * len(groups)):
+    if _counts(values) or (all(map(_counts, groups)) and len(values) > 2 * len(groups)):
         return "it counts the rows"
     if not _LIKE_AN_ID.fullmatch(name):
         return ""
     different = sum(len(np.unique(g)) for g in groups)
     return "by its name and values it says whose row this is" if different > _MOSTLY * len(values) else ""
+
+
+def _counts(values: Codes) -> bool:
+    """Whether these are 0, 1, 2, ... or 1, 2, 3, ..."""
+    return values[0] in (0, 1) and bool((np.diff(values) == 1).all())
 
 
 def _of_text(name: str, known: pd.Series, missing: int) -> Column:

@@ -48,12 +48,15 @@ def table_files(data: str | Path) -> list[Path]:
         return sorted(p for p in path.iterdir() if is_table(p) and not p.name.startswith("."))
     if path.exists() or not re.search(r"[,*?\[]", str(data)):
         return [path] if is_table(path) else []
-    found: list[Path] = []
-    for text in str(data).split(","):
-        pattern = str(Path(text.strip()).expanduser())
-        matches = [pattern] if Path(pattern).exists() or not re.search(r"[*?\[]", pattern) else sorted(glob(pattern))
-        found.extend(Path(match) for match in matches)
-    return found if found and all(is_table(p) for p in found) else []
+    found = [path for text in str(data).split(",") for path in _matches(Path(text.strip()).expanduser())]
+    return found if all(is_table(p) for p in found) else []
+
+
+def _matches(path: Path) -> list[Path]:
+    """The files that a pattern stands for; a path without one is itself."""
+    if path.exists() or not re.search(r"[*?\[]", str(path)):
+        return [path]
+    return [Path(match) for match in sorted(glob(str(path)))]
 
 
 def is_table(path: Path) -> bool:
@@ -154,20 +157,11 @@ def _text(path: Path, wanted: Sequence[str]) -> tuple[pd.DataFrame, str]:
     separator = find_separator(content)
     rows = list(islice((row for row in csv.reader(io.StringIO(content), delimiter=separator) if any(row)), _SAMPLE))
     first = [cell.strip() for cell in rows[0]]
-    names, header = names_of(first, wanted), is_header(first, wanted)
-    if header and len(rows) > 1 and all(len(row) == len(first) + 1 for row in rows[1:]):
-        names = ["row", *names]  # as R writes a table: names for all columns but that of the row's own name
-    for number, row in enumerate(rows, start=1):
-        if any(row[len(names) :]):
-            raise DataError(f"{path.name} cannot be read: line {number} has {len(row)} cells, expected {len(names)}")
-    # Lines that end in a separator have one more cell, and it is empty.
-    names += [f"c{i + 1}" for i in range(len(names), max(map(len, rows)))]
-    _check_twice(path.name, names)
     frame = pd.read_csv(
         io.StringIO(content),
         sep=separator,
-        header=0 if header else None,
-        names=names,
+        header=0 if is_header(first, wanted) else None,
+        names=_names_of_all(path.name, first, rows, wanted),
         index_col=False,
         na_values=_SPELLINGS,
         keep_default_na=False,
@@ -175,6 +169,20 @@ def _text(path: Path, wanted: Sequence[str]) -> tuple[pd.DataFrame, str]:
         low_memory=False,
     )
     return frame, separator
+
+
+def _names_of_all(file: str, first: list[str], rows: list[list[str]], wanted: Sequence[str]) -> list[str]:
+    """A name for every column of these rows, the first of which may be the names."""
+    names = names_of(first, wanted)
+    if is_header(first, wanted) and len(rows) > 1 and all(len(row) == len(first) + 1 for row in rows[1:]):
+        names = ["row", *names]  # as R writes a table: names for all columns but that of the row's own name
+    for number, row in enumerate(rows, start=1):
+        if any(row[len(names) :]):
+            raise DataError(f"{file} cannot be read: line {number} has {len(row)} cells, expected {len(names)}")
+    # Lines that end in a separator have one more cell, and it is empty.
+    names += [f"c{i + 1}" for i in range(len(names), max(map(len, rows)))]
+    _check_twice(file, names)
+    return names
 
 
 def decode(content: bytes) -> str:

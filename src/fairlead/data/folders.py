@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
@@ -125,17 +126,15 @@ def from_dataset(
     """
     if isinstance(dataset, Mapping):
         require(bool(dataset), f"{name}: there is no data set in the dict")
-        owners = [str(owner) for owner, one in dataset.items() for _ in range(len(one))]
-        samples = [one[i] for one in dataset.values() for i in range(len(one))]
-        columns = {OWNER: owners} | dict(columns or {})
+        by_owner = {str(owner): _all_of(one) for owner, one in dataset.items()}
+        columns = {OWNER: np.repeat(list(by_owner), [*map(len, by_owner.values())])} | dict(columns or {})
+        samples = [*chain.from_iterable(by_owner.values())]
     else:
-        samples = [dataset[i] for i in range(len(dataset))]
-        classes = classes if classes is not None else getattr(dataset, "classes", None)
+        samples = _all_of(dataset)
+        classes = getattr(dataset, "classes", None) if classes is None else classes
     require(bool(samples), f"{name} has no samples")
-    require(
-        all(isinstance(sample, tuple | list) and len(sample) == 2 for sample in samples),
-        f"{name}: each sample must be a pair (x, y), got {type(samples[0]).__name__}",
-    )
+    pairs = all(isinstance(sample, tuple | list) and len(sample) == 2 for sample in samples)
+    require(pairs, f"{name}: each sample must be a pair (x, y), got {type(samples[0]).__name__}")
     x = [_as_tensor(sample[0]) for sample in samples]
     shapes = sorted({tuple(one.shape) for one in x})
     require(
@@ -144,6 +143,11 @@ def from_dataset(
     y = torch.stack([torch.as_tensor(sample[1]) for sample in samples])
     stacked = torch.stack(x)
     return from_tensors(stacked if stacked.dim() > 1 else stacked[:, None], y, columns, classes, name=name)
+
+
+def _all_of(dataset: Any) -> list[Any]:
+    """The samples of a torch Dataset, which may be asked for by number alone."""
+    return [dataset[i] for i in range(len(dataset))]
 
 
 def _as_tensor(x: Any) -> Tensor:

@@ -211,28 +211,21 @@ def decoded(name: str, key: list[tuple[Any, ...]], images: Callable[[], Iterable
 
 def _decode(name: str, batches: Iterable[pa.Array]) -> NDArray[np.uint8]:
     """Decode all images in threads; Pillow lets go of the interpreter lock while it works."""
-    known = KNOWN.get(name)
 
     def decode(batch: pa.Array) -> list[NDArray[np.uint8]]:
         content = batch.field("bytes") if pa.types.is_struct(batch.type) else batch
-        return [one(data) for data in content.to_pylist()]
-
-    def one(data: bytes | None) -> NDArray[np.uint8]:
-        if data is None:
-            raise DataError(f"{name}: an image is missing its bytes; embed the images in the Parquet files")
-        with Image.open(io.BytesIO(data)) as opened:
-            grey = known.grey if known else opened.mode in _GREY
-            image = opened.convert("L" if grey else "RGB")
-        if known and image.size != known.size:
-            # Cropped about the centre to the shape wanted, so that nothing is stretched.
-            image = ImageOps.fit(image, known.size, Image.Resampling.BILINEAR)
-        return np.asarray(image)
+        return [_decode_one(name, data) for data in content.to_pylist()]
 
     try:
         with ThreadPoolExecutor() as pool:
             images = [image for batch in pool.map(decode, batches) for image in batch]
     except (UnidentifiedImageError, OSError, pa.ArrowException) as error:
         raise DataError(f"{name}: an image cannot be decoded: {error}") from error
+    return _stacked(name, images)
+
+
+def _stacked(name: str, images: list[NDArray[np.uint8]]) -> NDArray[np.uint8]:
+    """Images of one size as one block, channels first."""
     sizes = sorted({image.shape[1::-1] for image in images})
     if len(sizes) != 1:
         found = " and ".join(f"{w}x{h}" for w, h in sizes[:2]) or "none"
@@ -241,3 +234,17 @@ def _decode(name: str, batches: Iterable[pa.Array]) -> NDArray[np.uint8]:
         images = [image if image.ndim == 3 else np.repeat(image[..., None], 3, axis=2) for image in images]
     stacked = np.stack(images)
     return np.ascontiguousarray(stacked[:, None] if stacked.ndim == 3 else stacked.transpose(0, 3, 1, 2))
+
+
+def _decode_one(name: str, data: bytes | None) -> NDArray[np.uint8]:
+    """One image, grey or in colour, of the size that the data set's images have."""
+    if data is None:
+        raise DataError(f"{name}: an image is missing its bytes; embed the images in the Parquet files")
+    known = KNOWN.get(name)
+    with Image.open(io.BytesIO(data)) as opened:
+        grey = known.grey if known else opened.mode in _GREY
+        image = opened.convert("L" if grey else "RGB")
+    if known and image.size != known.size:
+        # Cropped about the centre to the shape wanted, so that nothing is stretched.
+        image = ImageOps.fit(image, known.size, Image.Resampling.BILINEAR)
+    return np.asarray(image)

@@ -158,14 +158,7 @@ class Preparation:
     def _frame(self, rows: Any, said: list[str]) -> pd.DataFrame:
         """Rows of any kind as a clean data frame with all the features' columns."""
         wanted = [feature.name for feature in self.features]
-        if isinstance(rows, str | Path):
-            files = table_files(rows)
-            require(bool(files), f"{rows} is no table; expected a .csv, .tsv, .xlsx or .parquet file")
-            frame = read_frame(files, wanted)
-        else:
-            one = isinstance(rows, Mapping) and all(np.isscalar(v) or v is None for v in rows.values())
-            frame = pd.DataFrame([rows] if one else rows)
-            frame = pd.DataFrame({str(name).strip(): clean(frame[name]) for name in frame.columns})
+        frame = _as_frame(rows, wanted)
         lost = [name for name in wanted if name not in frame.columns]
         if lost:
             raise InputError(
@@ -188,6 +181,17 @@ class Preparation:
         if feature.role == "words" and (codes == -1).any():
             strange = sorted(set(cells[codes == -1].map(str)))
             said.append(f"'{feature.name}' has words that were rare or unknown in training ({', '.join(strange[:5])})")
+
+
+def _as_frame(rows: Any, wanted: list[str]) -> pd.DataFrame:
+    """A table of cleaned cells, from a file or from Python."""
+    if isinstance(rows, str | Path):
+        files = table_files(rows)
+        require(bool(files), f"{rows} is no table; expected a .csv, .tsv, .xlsx or .parquet file")
+        return read_frame(files, wanted)
+    one = isinstance(rows, Mapping) and all(np.isscalar(v) or v is None for v in rows.values())
+    frame = pd.DataFrame([rows] if one else rows)
+    return pd.DataFrame({str(name).strip(): clean(frame[name]) for name in frame.columns})
 
 
 def recode(column: Column, feature: Feature, codes: Codes) -> Codes:

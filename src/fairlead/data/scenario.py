@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -68,17 +68,13 @@ class Scenario:
     scaling: str = "shared"  # of a table: by means and deviations of all owners' train rows, or of each owner's "own"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "data", str(self.data))
         # JSON knows neither tuples nor whole-number keys; coming back from a file they are put right here.
-        if self.samples is not None:
-            object.__setattr__(self, "samples", tuple(self.samples))
-        object.__setattr__(self, "fractions", tuple(self.fractions))
-        if self.big is not None:
-            object.__setattr__(self, "big", {int(client): times for client, times in self.big.items()})
-        for field in ("drop", "numeric", "words"):
-            names = getattr(self, field)
-            names = names.split(",") if isinstance(names, str) else names
-            object.__setattr__(self, field, tuple(name.strip() for name in names))
+        plain: dict[str, Callable[[Any], Any]] = {"data": str, "samples": tuple, "fractions": tuple}
+        plain |= {"big": _by_number, "drop": _listed, "numeric": _listed, "words": _listed}
+        for field, convert in plain.items():
+            value = getattr(self, field)
+            if value is not None:
+                object.__setattr__(self, field, convert(value))
         choices = {"split": SPLITS, "shift": tuple(SHIFTS), "pool": POOLS, "task": TASKS, "scaling": SCALINGS}
         for field, valid in choices.items():
             value = getattr(self, field)
@@ -86,6 +82,10 @@ class Scenario:
         if self.split == "column":
             object.__setattr__(self, "column", self.column or owner_column(self.data))
             require(self.column is not None, "split 'column' needs the name of a column")
+        self._check_amounts()
+        self._check_samples()
+
+    def _check_amounts(self) -> None:
         counted = isinstance(self.clients, int) and self.clients >= 1
         optional = self.split == "column" and self.clients is None
         require(counted or optional, f"clients must be a whole number of at least 1, got {self.clients}")
@@ -95,19 +95,16 @@ class Scenario:
         require(math.isfinite(self.angle), f"angle must be a number of degrees, got {self.angle}")
         sized = self.image_size is None or (isinstance(self.image_size, int) and 1 <= self.image_size <= 4096)
         require(sized, f"image_size must be a whole number of 1 to 4096 pixels a side, got {self.image_size}")
-        self._check_amounts()
 
-    def _check_amounts(self) -> None:
+    def _check_samples(self) -> None:
         if self.samples is not None:
-            whole = len(self.samples) == 3 and all(isinstance(s, int) for s in self.samples)
-            good = whole and self.samples[0] >= 1 and self.samples[1] >= 0 and self.samples[2] >= 1
+            good = all(isinstance(s, int) for s in self.samples) and _three_parts(self.samples)
             require(
                 good, f"samples must be whole train, validation and test counts like (128, 64, 277), got {self.samples}"
             )
             require(self.split != "quantity", "samples fixes every client's size, so split 'quantity' cannot vary it")
-        f = self.fractions
-        good = len(f) == 3 and f[0] > 0 and f[1] >= 0 and f[2] > 0 and math.isclose(sum(f), 1, abs_tol=1e-6)
-        require(good, f"fractions must be train > 0, validation >= 0 and test > 0 with sum 1, got {f}")
+        good = _three_parts(self.fractions) and math.isclose(sum(self.fractions), 1, abs_tol=1e-6)
+        require(good, f"fractions must be train > 0, validation >= 0 and test > 0 with sum 1, got {self.fractions}")
         for client, times in (self.big or {}).items():
             known = self.clients is None or 0 <= client < self.clients
             require(known, f"big names client {client}, and clients count from 0 to {(self.clients or 0) - 1}")
@@ -139,12 +136,8 @@ class Scenario:
         require(seed >= 0, f"seed must be >= 0, got {seed}")
         source = self.load(data_dir) if source is None else source
         self._check_source(source, fold)
-        test_part = source.parts == "test"
-        if parts is not None or self.split == "column":
-            given = self._given(source, parts)
-            owned = [[p] for p in given] if self.pool == "all" else [[p[~test_part[p]], p[test_part[p]]] for p in given]
-        else:
-            owned = self._divide(source, test_part, seed)
+        by_somebody = parts is not None or self.split == "column"
+        owned = self._pools(source, self._given(source, parts)) if by_somebody else self._divide(source, seed)
         notes: list[str] = []
         if source.table is None and fold is None:
             cut = self._cut(owned, seed)
@@ -203,14 +196,21 @@ class Scenario:
         require(inside and len(np.unique(used)) == len(used), "parts must name each sample of the source at most once")
         return given
 
-    def _divide(self, source: Source, test_part: np.ndarray[Any, np.dtype[np.bool_]], seed: int) -> list[list[Index]]:
+    def _pools(self, source: Source, given: list[Index]) -> list[list[Index]]:
+        """Each client's samples as `_divide` gives them."""
+        if self.pool == "all":
+            return [[part] for part in given]
+        tested = source.parts == "test"
+        return [[part[~tested[part]], part[tested[part]]] for part in given]
+
+    def _divide(self, source: Source, seed: int) -> list[list[Index]]:
         """For each client, the samples it may use: one pool to cut in three, or one to train with and one to test."""
         need = self._need()
         one_class_each = source.y.dim() == 1 and bool(source.classes)
         labels = source.y.numpy() if one_class_each else np.zeros(len(source), dtype=np.int64)
         if self.pool == "all":
             return [[part] for part in self._split(labels, need.sum(1), seed)]
-        first, second = np.flatnonzero(~test_part), np.flatnonzero(test_part)
+        first, second = (np.flatnonzero((source.parts == "test") == tested) for tested in (False, True))
         learn = self._split(labels[first], need[:, :2].sum(1), seed)
         rng = stream(seed, "test pool")
         test = partition.like(labels[second], learn, labels[first], rng, minimum=need[:, 2])
@@ -404,6 +404,19 @@ def describe(federation: Federation) -> list[dict[str, Any]]:
         }
         for client in range(federation.clients)
     ]
+
+
+def _by_number(big: Mapping[Any, float]) -> dict[int, float]:
+    return {int(client): times for client, times in big.items()}
+
+
+def _listed(names: str | Sequence[str]) -> tuple[str, ...]:
+    return tuple(name.strip() for name in (names.split(",") if isinstance(names, str) else names))
+
+
+def _three_parts(amounts: Sequence[float]) -> bool:
+    """Whether there is something to train and to test with; there may be nothing to choose with."""
+    return len(amounts) == 3 and amounts[0] > 0 and amounts[1] >= 0 and amounts[2] > 0
 
 
 def _positive(value: float) -> bool:

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from fairlead.core.errors import require
+from fairlead.core.errors import InputError, require
 from fairlead.data.columns import Column
 
 PARTS = ("train", "validation", "test")
@@ -81,16 +81,10 @@ def from_tensors(
     >>> from_tensors(torch.zeros(3, 2), torch.tensor([0, 1, 0])).classes
     ('0', '1')
     """
-    x, y = x.detach().cpu(), y.detach().cpu()
-    require(x.dim() >= 2, f"{name}: x must have shape (n, features) or (n, C, H, W), got {tuple(x.shape)}")
+    x, y = _samples(name, x.detach().cpu()), y.detach().cpu()
     require(
         y.dim() in (1, 2) and len(y) == len(x) > 0, f"{name}: {len(x)} samples in x, but y has shape {tuple(y.shape)}"
     )
-    if not (x.dtype == torch.uint8 and x.dim() == 4):
-        x = x.float() if x.is_floating_point() or x.is_complex() or x.dtype in (torch.bool, torch.uint8) else x.long()
-    if x.is_floating_point() and not bool(x.isfinite().all()):
-        row = int((~x.flatten(1).isfinite().all(1)).nonzero()[0])
-        require(False, f"{name}: sample {row} has a value that is NaN or infinite in float32; drop or fill it")
     y, names = _targets(name, y, classes) if event is None else (_times(name, y, event.detach().cpu()), ())
     table = {key: np.asarray(values) for key, values in (columns or {}).items()}
     for key, values in table.items():
@@ -99,6 +93,22 @@ def from_tensors(
     known = origin.shape == (len(y),) and bool(np.isin(origin, PARTS).all())
     require(known, f"{name}: parts must say {', '.join(PARTS)} for each sample")
     return Source(name, x, y, names, origin, table)
+
+
+def _samples(name: str, x: Tensor) -> Tensor:
+    """Checked samples: pixels as bytes, tokens as int64, all else as float32."""
+    require(x.dim() >= 2, f"{name}: x must have shape (n, features) or (n, C, H, W), got {tuple(x.shape)}")
+    if x.dtype == torch.uint8 and x.dim() == 4:
+        return x
+    whole = not (x.is_floating_point() or x.is_complex() or x.dtype in (torch.bool, torch.uint8))
+    if whole:
+        return x.long()
+    x = x.float()
+    finite = x.flatten(1).isfinite().all(1)
+    if not bool(finite.all()):
+        row = int(finite.int().argmin())
+        raise InputError(f"{name}: sample {row} has a value that is NaN or infinite in float32; drop or fill it")
+    return x
 
 
 def _targets(name: str, y: Tensor, classes: Sequence[str] | None) -> tuple[Tensor, tuple[str, ...]]:

@@ -59,23 +59,28 @@ def _load(
     if name in EXAMPLES:
         _, its_label, its_column = EXAMPLES[name]
         return read_table(files_of(name), Reading(label or its_label, column or its_column, **reading))
-    tables = [] if path.is_dir() and part_files(path) else table_files(data)
-    if tables:
-        return read_table(tables, Reading(label, column, **reading))
-    if npz_files(path):
-        return read_npz(path)
-    if not part_files(path) and image_files(path):
-        return read_images(path)
+    if not part_files(path):
+        if tables := table_files(data):
+            return read_table(tables, Reading(label, column, **reading))
+        if npz_files(path):
+            return read_npz(path)
+        if image_files(path):
+            return read_images(path)
     if data_dir is not None:
         return _from_folder(name, Path(data_dir), label)
     if "/" in name and path.is_dir():
         return _from_folder(path.resolve().name, path.resolve().parent, label)
+    return _from_hub(name, label)
+
+
+def _from_hub(name: str, label: str | None) -> Source:
+    """A data set that is fetched by its name."""
     if name in KNOWN:
         hub = KNOWN[name].hub
         if hub is None:
             raise DataError(f"{name} is on no hub: say --data-dir DIR, where DIR/{name} holds its train-*.parquet")
         return read_hub(name, hub, label)
-    if name.count("/") == 1 and not path.is_absolute() and not name.startswith((".", "~")):
+    if name.count("/") == 1 and not name.startswith((".", "~", "/")):
         return read_hub(name, name, label)
     if "/" in name:
         raise DataError(f"no folder {name}; check the path")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from fairlead.core.errors import InputError, nearest, require
 from fairlead.data.columns import PARTS as PART_NAMES
-from fairlead.data.columns import Column, Overrule, as_keys, code, find, spellings
+from fairlead.data.columns import Column, Overrule, Role, as_keys, code, find, spellings
 from fairlead.data.files import OWNER, as_text, each, read_frame
 from fairlead.data.source import Source, Table
-from fairlead.data.targets import read_survival, read_target
+from fairlead.data.targets import Answers, read_survival, read_target
 
 
 @dataclass(frozen=True)
@@ -56,32 +56,44 @@ def read_table(files: Sequence[Path], how: Reading | None = None) -> Source:
     owner = how.column or (OWNER if len(files) > 1 else None)
     _check_names(name, frame, labels, owner, how)
     notes: list[str] = []
-    rows = complete(name, frame, [*labels, *([owner] if owner else [])], notes)
+    by = [] if owner is None else [owner]
+    rows = complete(name, frame, [*labels, *by], notes)
     frame = frame.iloc[rows].reset_index(drop=True)
-    owners = None if owner is None else owner_values(frame[owner])
-    columns = columns_of(frame, labels, owner, owners, Overrule(how.drop, how.numeric, how.words))
+    owners = {column: owner_values(frame[column]) for column in by}
+    said = Overrule(how.drop, how.numeric, how.words)
+    columns = columns_of(frame, labels, owner, next(iter(owners.values()), None), said)
     if len(files) > 1 and owner == OWNER:
         columns = tuple(replace(c, why="the name of the file") if c.name == owner else c for c in columns)
     kept = [column for column in columns if column.kept]
     require(bool(kept), f"{name} has no columns beside '{first}' to learn from" + _why_not(columns))
-    if how.event is None:
-        answers = read_target(frame, labels, how.task, how.positive)
-    else:
-        require(how.task == "auto", f"task '{how.task}' and an event column contradict each other; leave one out")
-        answers = read_survival(frame, labels[0], how.event, how.positive)
-    codes = np.stack([code(column, frame[column.name]) for column in kept], axis=1)
-    if owner is not None and owners is not None and each(frame[owner], as_text).nunique() > len(np.unique(owners)):
-        notes.append(f"spellings of '{owner}' that differ in case or blanks alone count as one owner")
-    notes += answers.notes + [_id_sentence(c) for c in columns if c.role == "id"]
+    answers = _answers(frame, labels, how)
+    notes += [*_spelling_notes(frame, owners), *answers.notes, *map(_id_sentence, with_role(columns, "id"))]
     return Source(
         Path(name).stem if len(files) == 1 else name,
-        torch.from_numpy(codes),
+        torch.from_numpy(np.stack([code(column, frame[column.name]) for column in kept], axis=1)),
         answers.y,
         answers.classes,
         _parts(columns, frame),
-        {} if owner is None or owners is None else {owner: owners},
+        owners,
         Table(columns, tuple(labels), owner, rows, tuple(notes)),
     )
+
+
+def _answers(frame: pd.DataFrame, labels: list[str], how: Reading) -> Answers:
+    """What is to be predicted."""
+    if how.event is None:
+        return read_target(frame, labels, how.task, how.positive)
+    require(how.task == "auto", f"task '{how.task}' and an event column contradict each other; leave one out")
+    return read_survival(frame, labels[0], how.event, how.positive)
+
+
+def _spelling_notes(frame: pd.DataFrame, owners: Mapping[str, NDArray[Any]]) -> list[str]:
+    """Say where several spellings count as one owner."""
+    return [
+        f"spellings of '{column}' that differ in case or blanks alone count as one owner"
+        for column, values in owners.items()
+        if each(frame[column], as_text).nunique() > len(np.unique(values))
+    ]
 
 
 def owner_values(cells: pd.Series) -> NDArray[Any]:
@@ -158,11 +170,15 @@ def _role(name: str, cells: pd.Series, labels: list[str], owner: str | None) -> 
     return None
 
 
+def with_role(columns: Sequence[Column], role: Role) -> list[Column]:
+    """The columns of this role."""
+    return [column for column in columns if column.role == role]
+
+
 def _parts(columns: Sequence[Column], frame: pd.DataFrame) -> NDArray[np.str_]:
     """The published part of each row, where a column says it."""
-    for column in columns:
-        if column.role == "part":
-            return np.array([PART_NAMES.get(key, "train") for key in as_keys(frame[column.name])])
+    for column in with_role(columns, "part"):
+        return np.array([PART_NAMES.get(key, "train") for key in as_keys(frame[column.name])])
     return np.full(len(frame), "train")
 
 

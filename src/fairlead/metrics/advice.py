@@ -92,14 +92,20 @@ def recommend(verdicts: dict[str, list[OwnerVerdict]], level: float = 0.95) -> R
             [v.owner for v in own] == owners,
             f"recommend: {method} has other owners than the first method; judge all methods on the same owners",
         )
-    everything = [v for own in verdicts.values() for v in own]
-    judged = iter(correct([v.evidence for v in everything if v.evidence], level))
-    table = {m: [_Judged(v, next(judged) if v.evidence else None) for v in own] for m, own in verdicts.items()}
+    table = _corrected(verdicts, level)
     claim = f"sure at {100 * level:.3g}% after correction for {_count(len(owners), 'owner')}"
     claim += f" and {len(table)} methods" if len(table) > 1 else ""
-    claim += ", if training luck is what it usually is" if any(v.training == "assumed" for v in everything) else ""
+    assumed = any(v.training == "assumed" for own in verdicts.values() for v in own)
+    claim += ", if training luck is what it usually is" if assumed else ""
     advice = tuple(_advise(o, {m: own[k] for m, own in table.items()}, claim) for k, o in enumerate(owners))
-    return Recommendation(advice, _federation(table), level)
+    return Recommendation(advice, _federation([_Effects(m, own) for m, own in table.items()]), level)
+
+
+def _corrected(verdicts: dict[str, list[OwnerVerdict]], level: float) -> dict[str, list[_Judged]]:
+    """All verdicts, corrected over owners and methods together."""
+    everything = [v.evidence for own in verdicts.values() for v in own if v.evidence]
+    judged = iter(correct(everything, level))
+    return {m: [_Judged(v, next(judged) if v.evidence else None) for v in own] for m, own in verdicts.items()}
 
 
 def _advise(owner: str, found: dict[str, _Judged], claim: str) -> OwnerAdvice:
@@ -124,56 +130,85 @@ def _undecided(owner: str, found: dict[str, _Judged]) -> OwnerAdvice:
     """Nothing was found to help. Is that because nothing differs, or because the rows cannot tell?"""
     worse = [m for m, j in found.items() if j.worse or j.verdict.verdict == WORSE]
     avoid = f" Worse than alone: {', '.join(worse)}." if worse else ""
-    alike = [m for m, j in found.items() if m not in worse and j.verdict.verdict == NO_DIFFERENCE]
-    if alike:
-        closest = max(alike, key=lambda m: found[m].verdict.gain or 0.0)
-        unit = found[closest].verdict.unit
-        ends = f"loses at most {amount(unit, -_lower(found[closest]))}"
-        ends += f" and gains at most {amount(unit, _upper(found[closest]))}"
-        why = f"Makes no difference that could be found: {closest} {ends}."
-        return OwnerAdvice(owner, "makes no difference", None, None, why + avoid)
-    rest = {m: j.verdict for m, j in found.items() if m not in worse}
+    rest = {m: j for m, j in found.items() if m not in worse}
     if not rest:
         return OwnerAdvice(owner, "stay alone", None, None, f"Stay alone: no method was found to help.{avoid}")
+    alike = {m: j for m, j in rest.items() if j.verdict.verdict == NO_DIFFERENCE}
+    if alike:
+        return OwnerAdvice(owner, "makes no difference", None, None, _no_difference(alike) + avoid)
     method, first = next(iter(rest.items()))
-    told = first.why if first.verdict == TOO_FEW else f"{method} alone looks better, but not once all methods count."
+    few = first.verdict.verdict == TOO_FEW
+    told = first.verdict.why if few else f"{method} alone looks better, but not once all methods count."
     return OwnerAdvice(owner, "cannot tell", None, None, f"Cannot tell: {told}{avoid}")
 
 
-def _federation(table: dict[str, list[_Judged]]) -> FederationAdvice:
-    better = {m: sum(j.better for j in own) for m, own in table.items()}
-    worse = {m: [j.verdict.owner for j in own if j.worse] for m, own in table.items()}
-    learned = [m for m, own in table.items() if _learned([j.verdict for j in own])]
-    if not learned:
+def _no_difference(alike: dict[str, _Judged]) -> str:
+    closest, judged = max(alike.items(), key=lambda one: one[1].verdict.gain or 0.0)
+    unit = judged.verdict.unit
+    ends = f"loses at most {amount(unit, -_lower(judged))} and gains at most {amount(unit, _upper(judged))}"
+    return f"Makes no difference that could be found: {closest} {ends}."
+
+
+@dataclass(frozen=True)
+class _Effects:
+    """What a method did to all owners."""
+
+    method: str
+    judged: list[_Judged]  # by owner
+
+    @property
+    def better(self) -> int:
+        return sum(j.better for j in self.judged)
+
+    @property
+    def worse(self) -> list[str]:
+        return [j.verdict.owner for j in self.judged if j.worse]
+
+    @property
+    def gain(self) -> float:
+        return float(np.mean([j.verdict.gain for j in self.judged if j.verdict.gain is not None]))
+
+    @property
+    def learned(self) -> bool:
+        """Whether the owners do better on average than with the same answer for every row."""
+        known = [j.verdict for j in self.judged if j.verdict.method_score is not None]
+        return len(known) > 0 and float(np.mean([_above_constant(v, v.method_score) for v in known])) > 0
+
+
+def _federation(found: list[_Effects]) -> FederationAdvice:
+    if not any(one.learned for one in found):
         why = "Nothing was learned: no method does better than the same answer for every row."
         return FederationAdvice(None, 0, 0, why)
-    safe = [m for m in learned if better[m] and not worse[m]]
+    helpful = [one for one in found if one.learned and one.better]
+    safe = [one for one in helpful if not one.worse]
     if safe:
-        best = max(safe, key=lambda m: _mean_gain(table[m]))
-        return FederationAdvice(best, better[best], 0, _safe_sentence(best, table[best], better[best]))
-    helpful = [m for m in learned if better[m]]
+        best = max(safe, key=lambda one: one.gain)
+        return FederationAdvice(best.method, best.better, 0, _safe_sentence(best))
     if helpful:
-        best = max(helpful, key=lambda m: (better[m] - len(worse[m]), _mean_gain(table[m])))
-        why = f"No method helps somebody and harms nobody. With {best} {_are(better[best])} better off than alone, but "
-        why += f"worse off: {', '.join(worse[best])}."
-        return FederationAdvice(None, better[best], len(worse[best]), why)
-    if any(worse.values()):
-        harm = ", ".join(f"{m} ({len(names)})" for m, names in worse.items() if names)
-        return FederationAdvice(None, 0, 0, f"No method was found to help anybody; owners worse off: {harm}.")
-    told = any(j.verdict.verdict == NO_DIFFERENCE for own in table.values() for j in own)
+        best = max(helpful, key=lambda one: (one.better - len(one.worse), one.gain))
+        why = f"No method helps somebody and harms nobody. With {best.method} {_are(best.better)} better off than alone"
+        why += f", but worse off: {', '.join(best.worse)}."
+        return FederationAdvice(None, best.better, len(best.worse), why)
+    return FederationAdvice(None, 0, 0, _no_help(found))
+
+
+def _no_help(found: list[_Effects]) -> str:
+    """Nobody is better off with any method. Does somebody lose, does nothing differ, or can the rows not tell?"""
+    harm = [f"{one.method} ({len(one.worse)})" for one in found if one.worse]
+    if harm:
+        return f"No method was found to help anybody; owners worse off: {', '.join(harm)}."
+    told = any(j.verdict.verdict == NO_DIFFERENCE for one in found for j in one.judged)
     why = "No difference from training alone was found" if told else "The owners have too few rows to tell"
-    return FederationAdvice(None, 0, 0, f"{why}, with any method.")
+    return f"{why}, with any method."
 
 
-def _safe_sentence(method: str, own: list[_Judged], better: int) -> str:
-    unit, gain = own[0].verdict.unit, _mean_gain(own)
-    mean = f"the mean gain is {amount(unit, gain)}"
-    if better == len(own):
-        return f"With {method} all {_count(better, 'owner')} are better off than alone; {mean}."
-    text = (
-        f"With {method} {better} of {_count(len(own), 'owner')} {'is' if better == 1 else 'are'} better off than alone"
-    )
-    text += f" and none was found worse off; {mean}."
+def _safe_sentence(one: _Effects) -> str:
+    own, unit = one.judged, one.judged[0].verdict.unit
+    mean = f"the mean gain is {amount(unit, one.gain)}"
+    if one.better == len(own):
+        return f"With {one.method} all {_count(len(own), 'owner')} are better off than alone; {mean}."
+    text = f"With {one.method} {one.better} of {_count(len(own), 'owner')} {'is' if one.better == 1 else 'are'} better"
+    text += f" off than alone and none was found worse off; {mean}."
     unsure = [j.verdict.owner for j in own if not j.better and j.verdict.verdict == TOO_FEW]
     told = [j for j in own if not j.better and j.verdict.verdict != TOO_FEW]
     if told:
@@ -185,20 +220,10 @@ def _safe_sentence(method: str, own: list[_Judged], better: int) -> str:
     return text
 
 
-def _learned(own: list[OwnerVerdict]) -> bool:
-    """Whether the owners with this method do better on average than the same answer for every row."""
-    above = [_above_constant(v, v.method_score) for v in own if v.method_score is not None]
-    return len(above) > 0 and float(np.mean(above)) > 0
-
-
 def _above_constant(v: OwnerVerdict, score: float | None) -> float:
     if score is None or v.constant_score is None:
         return 0.0
     return (score - v.constant_score) * (1 if v.higher else -1)
-
-
-def _mean_gain(own: list[_Judged]) -> float:
-    return float(np.mean([j.verdict.gain for j in own if j.verdict.gain is not None]))
 
 
 def _lower(j: _Judged) -> float:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fairlead.clients import KEPT
@@ -61,22 +62,35 @@ class Predictor:
 
         What was not as in training is said in `notes`, or logged.
         """
-        d, out = self.deployment, self.outputs(rows, notes)
-        if d.balanced and notes is not None:
+        out = self.outputs(rows, notes).double()
+        if self.deployment.balanced and notes is not None:
             notes.append(BALANCED)
-        if d.kind == "quantity":
-            mean, sd = (d.mean[self.client], d.sd[self.client]) if d.sd else (0.0, 1.0)
-            values = (out.double().reshape(len(out), -1) * sd + mean).numpy()
-            names = d.labels if len(d.labels) == values.shape[1] else [f"quantity {i}" for i in range(values.shape[1])]
-            return pd.DataFrame(values, columns=list(names))
-        if d.kind == "survival":
-            return pd.DataFrame({f"risk of {d.labels[1]}" if d.labels else "risk": out.double().reshape(len(out))})
-        shares = (out.double().softmax(1) if d.kind == "class" else out.double().sigmoid()).numpy()
-        told = {f"probability of {name}": shares[:, i] for i, name in enumerate(d.classes)}
-        if d.kind == "labels":
-            return pd.DataFrame({name: (shares[:, i] >= 0.5).astype(int) for i, name in enumerate(d.classes)} | told)
+        told = {"quantity": self._quantities, "survival": self._risks, "class": self._classes, "labels": self._labels}
+        return told[self.deployment.kind](out)
+
+    def _quantities(self, out: Tensor) -> pd.DataFrame:
+        d = self.deployment
+        mean, sd = (d.mean[self.client], d.sd[self.client]) if d.sd else (0.0, 1.0)
+        values = (out.reshape(len(out), -1) * sd + mean).numpy()
+        names = d.labels if len(d.labels) == values.shape[1] else [f"quantity {i}" for i in range(values.shape[1])]
+        return pd.DataFrame(values, columns=list(names))
+
+    def _risks(self, out: Tensor) -> pd.DataFrame:
+        labels = self.deployment.labels
+        return pd.DataFrame({f"risk of {labels[1]}" if labels else "risk": out.reshape(len(out))})
+
+    def _classes(self, out: Tensor) -> pd.DataFrame:
+        d = self.deployment
         chosen = np.array(d.classes, dtype=object)[out.argmax(1).numpy()]
-        return pd.DataFrame({d.labels[0] if d.labels else "class": chosen} | told)
+        return pd.DataFrame({d.labels[0] if d.labels else "class": chosen} | self._probabilities(out.softmax(1)))
+
+    def _labels(self, out: Tensor) -> pd.DataFrame:
+        shares = out.sigmoid()
+        said = {name: (shares[:, i] >= 0.5).long().numpy() for i, name in enumerate(self.deployment.classes)}
+        return pd.DataFrame(said | self._probabilities(shares))
+
+    def _probabilities(self, shares: Tensor) -> dict[str, NDArray[np.float64]]:
+        return {f"probability of {name}": shares[:, i].numpy() for i, name in enumerate(self.deployment.classes)}
 
     def outputs(self, rows: Any, notes: list[str] | None = None) -> Tensor:
         """What the network itself gives for the rows, (n, outputs), before probabilities and units."""

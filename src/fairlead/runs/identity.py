@@ -16,7 +16,7 @@ import platform
 import subprocess
 import sys
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -147,31 +147,50 @@ class _Walk:
         return result
 
     def _parts(self, thing: Any, path: str) -> Iterator[bytes | str]:
-        if isinstance(thing, Tensor):
-            yield from self._tensor(thing, path)
-        elif isinstance(thing, np.ndarray):
-            yield from ("array", thing.dtype.str, str(thing.shape))
-            yield self.of(thing.tolist(), path) if thing.dtype == object else np.ascontiguousarray(thing).tobytes()
-        elif type(thing) in (list, tuple):
-            yield type(thing).__name__
-            yield from (self.of(x, path) for x in thing)
-        elif isinstance(thing, tuple) and hasattr(thing, "_fields"):
-            yield self.of(type(thing), path)
-            yield from (self.of(x, _inside(path, name)) for name, x in zip(thing._fields, thing, strict=True))
-        elif type(thing) in (set, frozenset):
-            yield "set"
-            yield from sorted(self.of(x, path) for x in thing)
-        elif isinstance(thing, dict | types.MappingProxyType) and type(thing).__module__ in ("builtins", "collections"):
-            yield "dict"
-            for key, value in thing.items():
-                yield from (self.of(key, path), self.of(value, _inside(path, key)))
-        elif dataclasses.is_dataclass(thing) and not isinstance(thing, type):
-            # The fields alone: what an object has computed and kept besides is no part of what it is.
-            yield self.of(type(thing), path)
-            for field in dataclasses.fields(thing):
-                yield from (field.name, self.of(getattr(thing, field.name), _inside(path, field.name)))
-        else:
-            yield from self._code(thing, path)
+        """What a thing is made of, by its kind."""
+        kinds: tuple[tuple[bool, Callable[[Any, str], Iterator[bytes | str]]], ...] = (
+            (isinstance(thing, Tensor), self._tensor),
+            (isinstance(thing, np.ndarray), self._array),
+            (type(thing) in (list, tuple, set, frozenset), self._items),
+            (isinstance(thing, tuple) and hasattr(thing, "_fields"), self._named_tuple),
+            (_is_plain_mapping(thing), self._mapping),
+            (dataclasses.is_dataclass(thing) and not isinstance(thing, type), self._dataclass),
+            (isinstance(thing, types.ModuleType), self._module),
+            (isinstance(thing, type), self._class),
+            (isinstance(thing, types.FunctionType), self._function),
+            (isinstance(thing, types.MethodType), self._method),
+            (isinstance(thing, NAMED), self._builtin),
+            (isinstance(thing, types.CodeType), self._code),
+            (isinstance(thing, property), self._property),
+            (isinstance(thing, staticmethod | classmethod), self._unbound),
+            (True, self._object),
+        )
+        return next(parts for fits, parts in kinds if fits)(thing, path)
+
+    def _array(self, x: Any, path: str) -> Iterator[bytes | str]:
+        yield from ("array", x.dtype.str, str(x.shape))
+        yield self.of(x.tolist(), path) if x.dtype == object else np.ascontiguousarray(x).tobytes()
+
+    def _items(self, thing: Any, path: str) -> Iterator[bytes | str]:
+        items = [self.of(x, path) for x in thing]
+        ordered = isinstance(thing, list | tuple)
+        yield type(thing).__name__ if ordered else "set"
+        yield from items if ordered else sorted(items)
+
+    def _named_tuple(self, thing: Any, path: str) -> Iterator[bytes | str]:
+        yield self.of(type(thing), path)
+        yield from (self.of(x, _inside(path, name)) for name, x in zip(thing._fields, thing, strict=True))
+
+    def _mapping(self, thing: Any, path: str) -> Iterator[bytes | str]:
+        yield "dict"
+        for key, value in thing.items():
+            yield from (self.of(key, path), self.of(value, _inside(path, key)))
+
+    def _dataclass(self, thing: Any, path: str) -> Iterator[bytes | str]:
+        """The fields alone: what an object has computed and kept besides is no part of what it is."""
+        yield self.of(type(thing), path)
+        for field in dataclasses.fields(thing):
+            yield from (field.name, self.of(getattr(thing, field.name), _inside(path, field.name)))
 
     def _tensor(self, x: Tensor, path: str) -> Iterator[bytes | str]:
         if x.layout != torch.strided or x.is_quantized or x.device.type == "meta":
@@ -180,32 +199,30 @@ class _Walk:
         yield from ("tensor", str(x.dtype), str(tuple(x.shape)), str(x.requires_grad))
         yield flat.view(torch.uint8).numpy().data if flat.numel() else b""  # type: ignore[misc]
 
-    def _code(self, thing: Any, path: str) -> Iterator[bytes | str]:
-        if isinstance(thing, types.ModuleType):
-            yield from ("module", _package(thing.__name__) or thing.__name__)
-        elif isinstance(thing, type):
-            yield from self._class(thing, path)
-        elif isinstance(thing, types.FunctionType):
-            yield from self._function(thing, path)
-        elif isinstance(thing, types.MethodType):
-            yield from ("method", self.of(thing.__func__, path), self.of(thing.__self__, path))
-        elif isinstance(thing, NAMED):
-            yield from ("builtin", str(getattr(thing, "__module__", "")), thing.__qualname__)
-            owner = getattr(thing, "__self__", None)
-            if owner is not None and not isinstance(owner, types.ModuleType | type):
-                yield self.of(owner, path)
-        elif isinstance(thing, types.CodeType):
-            counts = (thing.co_argcount, thing.co_posonlyargcount, thing.co_kwonlyargcount, thing.co_flags)
-            names = (thing.co_names, thing.co_varnames, thing.co_freevars, thing.co_cellvars)
-            yield from ("code", thing.co_code, thing.co_exceptiontable, repr(counts), repr(names))
-            yield self.of(thing.co_consts, path)
-        elif isinstance(thing, property):
-            yield "property"
-            yield from (self.of(f, path) for f in (thing.fget, thing.fset, thing.fdel))
-        elif isinstance(thing, staticmethod | classmethod):
-            yield from (type(thing).__name__, self.of(thing.__func__, path))
-        else:
-            yield from self._object(thing, path)
+    def _module(self, thing: types.ModuleType, path: str) -> Iterator[bytes | str]:
+        yield from ("module", _package(thing.__name__) or thing.__name__)
+
+    def _method(self, thing: types.MethodType, path: str) -> Iterator[bytes | str]:
+        yield from ("method", self.of(thing.__func__, path), self.of(thing.__self__, path))
+
+    def _builtin(self, thing: Any, path: str) -> Iterator[bytes | str]:
+        yield from ("builtin", str(getattr(thing, "__module__", "")), thing.__qualname__)
+        owner = getattr(thing, "__self__", None)
+        if owner is not None and not isinstance(owner, types.ModuleType | type):
+            yield self.of(owner, path)
+
+    def _code(self, code: types.CodeType, path: str) -> Iterator[bytes | str]:
+        counts = (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags)
+        names = (code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars)
+        yield from ("code", code.co_code, code.co_exceptiontable, repr(counts), repr(names))
+        yield self.of(code.co_consts, path)
+
+    def _property(self, thing: property, path: str) -> Iterator[bytes | str]:
+        yield "property"
+        yield from (self.of(f, path) for f in (thing.fget, thing.fset, thing.fdel))
+
+    def _unbound(self, thing: Any, path: str) -> Iterator[bytes | str]:
+        yield from (type(thing).__name__, self.of(thing.__func__, path))
 
     def _class(self, cls: type, path: str) -> Iterator[bytes | str]:
         package = _package(cls.__module__)
@@ -260,6 +277,10 @@ class _Walk:
         # A function, its arguments, and maybe a state; then iterators over the items of a list and of a dict.
         yield from (self.of(part, path) for part in reduced[:3])
         yield from (self.of(None if items is None else list(items), path) for items in reduced[3:5])
+
+
+def _is_plain_mapping(thing: object) -> bool:
+    return isinstance(thing, dict | types.MappingProxyType) and type(thing).__module__ in ("builtins", "collections")
 
 
 def _inside(path: str, name: object) -> str:

@@ -236,9 +236,6 @@ def train(job: Job, progress: Progress | None = None) -> None:
         logger.info("%s goes on after round %d", job.folder, snapshot.round)
     saved, records, rounds = time.monotonic(), Records(), Rounds()
     before = snapshot or Snapshot(0, {}, {}, dict)
-    # A last round may be scored only because it is the last; more rounds then go on as if it had not been.
-    decides = plan.select != "last" or plan.patience is not None
-    odd = decides and plan.rounds % plan.evaluate_every != 0
     with clients_of(job) as clients:
         for round, now in going_on(job, clients, snapshot):
             records.add(round, job.federation)
@@ -247,7 +244,7 @@ def train(job: Job, progress: Progress | None = None) -> None:
             if last or time.monotonic() - saved > CHECKPOINT_SECONDS:
                 records.save(job.folder / "records.parquet", round.round)
                 rounds.save(job.folder / "rounds.parquet", round.round)
-                save_snapshot(checkpoint, now, before if odd and round.round == plan.rounds else None)
+                save_snapshot(checkpoint, now, before if _to_go_on_from(round.round, plan) else None)
                 saved = time.monotonic()
             before = now
             if progress:
@@ -255,6 +252,12 @@ def train(job: Job, progress: Progress | None = None) -> None:
     # A run resumed after its last round has nothing left to do but this.
     write_json(job.folder / DEPLOYMENT, deployment_of(job).to_json())
     write_run_summary(job.folder, summarise_run(job))
+
+
+def _to_go_on_from(round: int, plan: Plan) -> bool:
+    """Whether more rounds must start before this one: it is scored only because it is the last, and scores decide."""
+    decides = plan.select != "last" or plan.patience is not None
+    return round == plan.rounds and decides and plan.rounds % plan.evaluate_every != 0
 
 
 def going_on(job: Job, clients: Clients, snapshot: Snapshot | None) -> Iterator[tuple[Round, Snapshot]]:

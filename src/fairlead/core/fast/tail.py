@@ -25,11 +25,10 @@ def tail_of(module: nn.Module, layout: Layout, part: Part) -> tuple[nn.Module, O
     layers = list(module.named_children()) if type(module) in CONTAINERS else []
     owners = {name.partition(".")[0] for name in part.names}
     first = next((i for i, (name, _) in enumerate(layers) if name in owners), 0)
-    above = layout.part(*(name for name, _ in layers[first:]))
-    below = [m for _, layer in layers[:first] for m in layer.modules()]
-    unchanging = all(type(m) in UNCHANGING and not has_hooks(m) for m in below)
-    exact = (above.names, above.size) == (part.names, part.size)
-    if first == 0 or not exact or not unchanging or has_shared_tensors(module):
+    below, above = layers[:first], layers[first:]
+    rest = layout.part(*(name for name, _ in above))
+    exact = (rest.names, rest.size) == (part.names, part.size)
+    if not below or not exact or has_shared_tensors(module) or not all(_unchanging(layer) for _, layer in below):
         return None
 
     def inputs(module: nn.Module, x: Tensor) -> Tensor:
@@ -37,4 +36,8 @@ def tail_of(module: nn.Module, layout: Layout, part: Part) -> tuple[nn.Module, O
             x = layer(x)
         return x
 
-    return nn.Sequential(*(layer for _, layer in layers[first:])), inputs
+    return nn.Sequential(*(layer for _, layer in above)), inputs
+
+
+def _unchanging(layer: nn.Module) -> bool:
+    return all(type(m) in UNCHANGING and not has_hooks(m) for m in layer.modules())
