@@ -68,7 +68,9 @@ NAMES = [
     "plgu-figure",
     "pfllib-fashion-mnist",
     "flamby-heart-disease",
+    "flamby-tcga-brca",
     "pacs-domains",
+    "where",
     "convoy",
 ]
 
