@@ -70,6 +70,7 @@ NAMES = [
     "flamby-heart-disease",
     "flamby-tcga-brca",
     "pacs-domains",
+    "fedproto-networks",
     "where",
     "convoy",
 ]

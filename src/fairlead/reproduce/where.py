@@ -28,11 +28,9 @@ METHODS = {
     "FedAvg": "fedavg",
     "FedAvg+FT": "fedavg+ft",
     "FedAvg + ConFREE": "fedavg+confree",
-    "SCAFFOLD": "scaffold",
     "FedPer": "fedper",
     "LG-FedAvg": "lg-fedavg",
     "Ditto": "ditto",
-    "APFL": "apfl",
     "IFCA": "ifca",
     "FEDORA": "fedora",
     "FedRes": "fedres",
@@ -94,7 +92,7 @@ PLACES: dict[str, dict[str, Any]] = {
         **_IMAGES,
     },
 }
-EFFORTS: dict[Budget, str] = {"quick": "quick", "standard": "standard", "full": "thorough"}
+EFFORTS: dict[Budget, str] = {"quick": "quick", "standard": "quick", "full": "standard"}
 BELOW = "owners below LOCAL"
 
 
@@ -143,7 +141,7 @@ def where(budget: Budget) -> Study:
         ordered,
         claims,
         notes,
-        {"quick": 1, "standard": 3, "full": 5}[budget],
+        {"quick": 1, "standard": 1, "full": 3}[budget],
     )
 
 
