@@ -50,6 +50,7 @@ NAMES = [
     "fedora-yearbook",
     "fedora-communication",
     "fedora-efficiency",
+    "fedora-iteration",
     "fedora-released",
     "confree-table1",
     "confree-table2",
