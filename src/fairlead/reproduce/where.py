@@ -110,11 +110,12 @@ def where(budget: Budget) -> Study:
             "below": Column(f"{place}: below", BELOW, place, 1.0, 1),
             "lr": Column(f"{place}: lr", "step size", place, 1.0, 3),
             "rounds": Column(f"{place}: rounds", "rounds", place, 1.0, 0),
+            "improving": Column(f"{place}: improving", "still improving", place, 1.0, 0),
         }
         columns += found.values()
         for row, name in rows.items():
             of = ("score", "gain", "below") if row in (ALONE, POOLED) else tuple(found)
-            of = ("score", "lr", "rounds") if row == "LOCAL" else of
+            of = ("score", "lr", "rounds", "improving") if row == "LOCAL" else of
             entries |= {(row, found[measure].key): Entry(cell, f"{name}.{measure}") for measure in of}
     ordered = {(row, c.key): entries[row, c.key] for row in rows for c in columns if (row, c.key) in entries}
     claims = tuple(
