@@ -94,7 +94,7 @@ class Settings(BaseModel):
     angle: float | None = Field(None, description="Degrees between neighbouring clients, for --shift rotation.")
     image_size: int | None = Field(None, description="Pixels a side that images are brought to.")
     pool: str | None = Field(None, description="all: mix the published parts; train: keep the published test part.")
-    model: str | None = Field(None, description="auto, logistic, wide, mlp, lenet or cnn.")
+    model: str | None = Field(None, description="auto, logistic, wide, mlp, lenet, cnn or mixed.")
     rounds: int | None = Field(None, description="Rounds of training.")
     participation: float | None = Field(None, description="Share of clients in a round, or a count above 1.")
     unseen: float | None = Field(None, description="Share of clients held out and scored as newcomers.")

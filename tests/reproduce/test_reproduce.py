@@ -50,6 +50,7 @@ NAMES = [
     "fedora-yearbook",
     "fedora-communication",
     "fedora-efficiency",
+    "fedora-iteration",
     "fedora-released",
     "confree-table1",
     "confree-table2",
@@ -68,7 +69,10 @@ NAMES = [
     "plgu-figure",
     "pfllib-fashion-mnist",
     "flamby-heart-disease",
+    "flamby-tcga-brca",
     "pacs-domains",
+    "fedproto-networks",
+    "where",
     "convoy",
 ]
 
@@ -462,6 +466,22 @@ def test_gains_are_paired_by_seed() -> None:
     )  # fmt: skip
     numbers = {key: Number(None, values) for key, values in rows.items()}
     assert blocks(one, numbers)[-1].rows == [["with over without", "+1.5 ± 0.7"]]
+
+
+def test_where_searches_for_every_method_and_scores_it_beside_local() -> None:
+    from fairlead.reproduce.where import LINEAR, assessed
+
+    settings = {"data": "heart-disease", "metric": "rmse-of-nothing", "effort": "quick", "folds": 1, "rounds": 2}
+    with pytest.raises(InputError, match="rmse-of-nothing"):
+        assessed(["fedavg"], seed=0, **settings)
+    values = assessed(["fedavg", LINEAR], seed=0, **settings | {"metric": "accuracy"})["values"]
+    assert {"local", "fedavg", LINEAR, "best alone", "pooled"} <= {name.rpartition(".")[0] for name in values}
+    assert values["local.gain"] == values["local.below"] == 0
+    assert {values[f"{name}.rounds"] for name in ("local", "fedavg", LINEAR)} <= {1, 2}
+    assert 0.5 < values["local.score"] < 1
+    assert 0 <= values["fedavg.below"] <= 4
+    with pytest.raises(InputError, match="give --data-dir"):
+        assessed(["fedavg"], seed=0, table="schools/Exam.csv")
 
 
 def test_bad_names_are_answered_with_the_nearest() -> None:

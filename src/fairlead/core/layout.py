@@ -7,7 +7,7 @@ averaging, saving and sending a model treats them alike and a gradient step leav
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from fairlead.core.errors import require
+from fairlead.core.several import Several
 
 NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm)
 
@@ -70,6 +71,8 @@ class Layout:
         self.device = next(iter(parameters.values())).device
         self._head: str | None = getattr(module, "head_name", None)
         self._norms = [n for n, m in module.named_modules() if isinstance(m, NORMS)]
+        #: By module: which of its several bodies each client uses.
+        self.whose = {n: m.whose for n, m in module.named_modules() if isinstance(m, Several)}
         self._arrange({n: t.shape for n, t in parameters.items()}, {n: t.shape for n, t in buffers.items()})
 
     def _arrange(self, parameters: dict[str, torch.Size], buffers: dict[str, torch.Size]) -> None:
@@ -140,6 +143,16 @@ class Layout:
             for name, value in self.views(row):
                 tensors[name].copy_(value)
         return module
+
+    def marked(self, rows: Tensor, ids: Sequence[int]) -> Tensor:
+        """Rows (..., C, D) in which each client's own body is the one that answers, where a module has several."""
+        for name, whose in self.whose.items():
+            slot = self.slots.get(f"{name}.which".removeprefix("."))
+            if slot is not None:
+                mine = torch.eye(slot.stop - slot.start).to(rows)[[whose[k % len(whose)] for k in ids]]
+                rows = rows.expand(*rows.shape[:-2], len(mine), -1).clone()
+                rows[..., slot.start : slot.stop] = mine
+        return rows
 
     def views(self, row: Tensor) -> Iterator[tuple[str, Tensor]]:
         """Each named tensor as a view of the row (D,)."""

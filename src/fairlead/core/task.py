@@ -120,7 +120,7 @@ class Task:
         out: Tensor | None = None,
     ) -> Tensor:
         """Each row's gradient on its own client's batch, (C, D); `loss` replaces the run's."""
-        rows = rows.expand(len(self), -1)
+        rows = self.layout.marked(rows, self.ids).expand(len(self), -1)
         if out is None:
             out = aligned_rows(rows)
             (out[:, self.layout.trainable :] if only is None else out).zero_()  # what the gradient does not write
@@ -144,7 +144,7 @@ class Task:
         how to step, `task.sgd.but(epochs=5)` say; left out, as the run does. Rows with a leading axis, (M, C, D), are M
         models per client trained together, step by step; then `gradient` gives the gradients of all.
         """
-        how = how or self.sgd
+        how, rows = how or self.sgd, self.layout.marked(rows, self.ids)
         plain = not terms and loss is None and gradient is None
         if only is not None and plain and self._settled(only, how):
             u = rows.expand(len(self), -1).clone()
@@ -170,6 +170,7 @@ class Task:
         Where the part is the last layers and those below are settled, what they make of the train samples is computed
         here, once, unless it is given: `inputs`, (C, n, ...). Only train samples can then be asked for.
         """
+        rows = self.layout.marked(rows, self.ids)
         tail = self._tail(part)
         if tail is None:
             held = HeldNetwork(self._network, part, rows.expand(len(self), -1))
@@ -242,7 +243,7 @@ class Task:
         scores = SCORES[self.target_kind]
         if not x.shape[1]:
             return {name: x.new_full((len(self), 1), torch.nan, dtype=rows.dtype) for name in ("loss", *scores)}
-        out = self._apply(rows, x, None)
+        out = self._apply(self.layout.marked(rows, self.ids), x, None)
         return {"loss": self._mean_loss(out, y, real)} | {name: f(out, y, real) for name, f in scores.items()}
 
     def _mean_loss(self, out: Tensor, y: Tensor, real: Tensor, who: Tensor | None = None) -> Tensor:
@@ -288,7 +289,7 @@ class Task:
         x, _, _ = self._padded(split)
         if not x.shape[1]:
             return x.new_empty((len(self), 0, self._federation.outputs), dtype=rows.dtype)
-        return self._apply(rows, x, f)
+        return self._apply(self.layout.marked(rows, self.ids), x, f)
 
     def _apply(self, rows: Tensor, x: Tensor, f: Output | None) -> Tensor:
         blocks = torch.split(x, EVALUATION_BLOCK, dim=1)

@@ -56,7 +56,8 @@ class Method(NamedTuple):
     there is a `join` it takes part in rounds of that instead: the server learns of newcomers, and nothing changes for
     the others. `picks` names entries of a message that lie ready at the server, (1, R, ...), and for each the entry
     that lists which of these rows a client is sent, (N, M). `needs_classes` refuses data whose targets are quantities
-    or several labels.
+    or several labels. `mixed` says, of a method that averages nothing, that no model travels either: then clients may
+    have different architectures (`core.several`); of a method that averages, the parts that it averages tell.
     """
 
     init: Callable[[Tensor, Layout], tuple[Named, Named]]  # (1, D) -> clients' first state, first message
@@ -71,6 +72,7 @@ class Method(NamedTuple):
     join: Callable[[Named, Named, Cohort], tuple[Named, Named]] | None = None  # `server.update` for newcomers alone
     picks: Mapping[str, str] = {}  # for messages that share rows: only those picked are counted as sent
     needs_classes: bool = False
+    mixed: bool = False
 
 
 def check_targets(name: str, method: Method, federation: Federation) -> None:

@@ -7,13 +7,13 @@ C_i^(j)   reply["prototypes"]     mean feature of client i's train samples of cl
 |D_i,j|   reply["counts"]         how many these are: the weight of C_i^(j) in C̄^(j)
 λ         pull                    weight of ‖z - C̄^(y)‖²/d beside the usual loss; 0 trains alone
 
-Cost: one model kept per client; classes x features numbers each way, every round: no model travels.
+Cost: one model kept per client; classes x features numbers each way, every round: no model travels. So clients may have
+different architectures whose features are of one size: `model` is then a `fairlead.models.Several`, or --model mixed.
 The deployed model answers with the class whose prototype is nearest to the sample's feature, as the paper's does;
 before any prototype is known, and with answer="head", by its own head. Prototypes are mean features of real samples:
 what a class looks like to a model that only its client has.
 Differs from the paper: the tie is that of the released code, each sample's feature to its class's prototype, where the
-paper ties the local mean; all clients have the same architecture, since a run here has one. (The paper's clients may
-have several, whose features are of one size.) A class nobody brought in a round keeps its prototype.
+paper ties the local mean. A class nobody brought in a round keeps its prototype.
 """
 
 from typing import Literal
@@ -73,7 +73,14 @@ def fedproto(*, pull: float = 1.0, answer: Literal["prototypes", "head"] = "prot
         return joined(state, message, task, answer)
 
     return Method(
-        init, client, personal, lambda average: pooling(), average=None, wrap=Prototypical, needs_classes=True
+        init,
+        client,
+        personal,
+        lambda average: pooling(),
+        average=None,
+        wrap=Prototypical,
+        needs_classes=True,
+        mixed=True,
     )
 
 

@@ -10,7 +10,8 @@ c, c_i  message["c"], state["c"]      SCAFFOLD's control variates on θ_G, with 
 Cost: one local model kept per client, twice the gradient work; the global model down and its change up, every round.
 With control: a variate more kept, and twice the bytes.
 Differs from the paper: K counts epochs; both models pass over the same batches. The local model is a copy of the global
-one whose last layer starts at zero, so that training begins with the global predictions; `local` makes another one.
+one whose last layer starts at zero, so that training begins with the global predictions; `local` makes another one,
+and a `fairlead.models.Several` gives clients local models of different architectures.
 """
 
 import copy

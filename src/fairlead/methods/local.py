@@ -24,4 +24,4 @@ def local() -> Method:
     def personal(state: Named, message: Named, task: Task) -> Tensor:
         return state["v"]
 
-    return Method(init, client, personal, server=silent, average=None)
+    return Method(init, client, personal, server=silent, average=None, mixed=True)

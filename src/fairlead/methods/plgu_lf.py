@@ -12,9 +12,11 @@ K       task.batches()      local work, the run's
 
 Cost: one model kept per client, twice the gradient work; the model down and its change up, every round.
 Line 7 of Algorithm 1 names two points: it differentiates the loss of θ_i + ε by w + ε. "w", the default, takes the
-derivative at its word, as the objective F_i(w + ε; θ_i) does; then w is trained as in FedSAM, by layers. "theta" takes
-the loss's argument; then w learns little in the layers that clients keep, since these fit already. In our runs the
-claims of the paper's Table 1 hold with "w" alone; on Rotated MNIST "theta" deploys the better models.
+gradient at w + ε: of the two readings it is the one in which line 8 is a step down in the variable that it moves, for
+the objective min over w of max over ε of F_i(w + ε; θ_i), and w comes to rest where its own loss is flat. Without
+sharpness it goes FedAvg's way then, whatever layers clients keep. "theta" takes the loss's argument: w is moved by
+gradients that do not depend on it, by the sum of the personal models' steps in layers that clients keep, and comes to
+rest where θ_i fits, wherever w is. Which one does better differs between data sets (docs/results).
 Differs from the paper: the ascent is along the gradient, without the further factor sign(g) of the slides; scores are
 equal where θ_i is w. Running statistics of w are those that θ_i saw.
 """

@@ -1,12 +1,14 @@
 """Networks by name, sized to the data at hand."""
 
 from collections.abc import Callable
+from itertools import pairwise
 from math import prod
 
 import torch
 from torch import nn
 
 from fairlead.core.errors import InputError, nearest, require
+from fairlead.core.several import Several
 
 
 def logistic(shape: tuple[int, ...], classes: int) -> nn.Module:
@@ -61,6 +63,14 @@ def cnn_norm(shape: tuple[int, ...], classes: int) -> nn.Module:
     return nn.Sequential(*layers, nn.Linear(features, 512), nn.ReLU(), nn.Linear(512, classes))
 
 
+def mixed(shape: tuple[int, ...], classes: int) -> nn.Module:
+    """Three architectures, client after client: one hidden layer of 128 units, two, or one of 32 units below 128."""
+    n = prod(shape)
+    bodies = ([n, 128], [n, 128, 128], [n, 32, 128])
+    layers = [[layer for a, b in pairwise(sizes) for layer in (nn.Linear(a, b), nn.ReLU())] for sizes in bodies]
+    return Several([nn.Sequential(nn.Flatten(), *body) for body in layers], nn.Linear(128, classes))
+
+
 def _convolutions(model: str, shape: tuple[int, ...], first: int, second: int) -> tuple[int, list[nn.Module]]:
     """Two 5x5 convolutions, each pooled; the numbers they give of a sample, and the layers up to there."""
     require(
@@ -83,6 +93,7 @@ MODELS: dict[str, Callable[[tuple[int, ...], int], nn.Module]] = {
     "cnn": cnn,
     "mlp-norm": mlp_norm,
     "cnn-norm": cnn_norm,
+    "mixed": mixed,
 }
 
 

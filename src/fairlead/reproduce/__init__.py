@@ -13,7 +13,7 @@ from typing import Any
 
 from fairlead.core import InputError, nearest, require
 from fairlead.core.files import atomically
-from fairlead.reproduce import confree, convoy, fedora, fedora_costs, fedora_released, fedres, plgu, public
+from fairlead.reproduce import confree, convoy, fedora, fedora_costs, fedora_released, fedres, plgu, public, where
 from fairlead.reproduce import table as tables
 from fairlead.reproduce.cells import Found, Progress, collect, commits, table_of
 from fairlead.reproduce.processes import side_by_side
@@ -30,6 +30,7 @@ STUDIES: dict[str, Callable[[Budget], Study]] = {
     **fedres.STUDIES,
     **plgu.STUDIES,
     **public.STUDIES,
+    **where.STUDIES,
     **convoy.STUDIES,
 }
 

@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 Progress = Callable[[float, float, str], None]  # work done, work in all, what is running
 # Work of a round next to that of an MLP, to guess the time left; only the order of size matters.
-WORK = {"mlp": 1.0, "logistic": 0.2, "lenet": 2.0, "cnn": 15.0, "mlp-norm": 1.5, "cnn-norm": 18.0}
+WORK = {"mlp": 1.0, "logistic": 0.2, "lenet": 2.0, "cnn": 15.0, "mlp-norm": 1.5, "cnn-norm": 18.0, "mixed": 3.0}
 
 
 class Wanted(NamedTuple):

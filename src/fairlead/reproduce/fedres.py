@@ -213,7 +213,11 @@ def mixed_rules(alpha: float, samples: int, seed: int, clients: int = 10, featur
     return Federation(split(samples), split(0), split(1000), ("0", "1"))
 
 
-SAME, LINEAR = "local model: the same network", "local model: linear"
+LOCAL_MODELS = {
+    "local model: the same network": "mlp",
+    "local model: linear": "logistic",
+    "local model: one of three networks, client by client": "mixed",
+}
 
 
 def never_worse(budget: Budget) -> Study:
@@ -224,8 +228,8 @@ def never_worse(budget: Budget) -> Study:
     for group, data in SETS.items():
         for title, (_, places) in measures.items():
             columns.append(Column(f"{group}, {title}", title, group, 1.0, places))
-        for row in (SAME, LINEAR):
-            given = {"data": data, "rounds": rounds, "linear": row == LINEAR}
+        for row, model in LOCAL_MODELS.items():
+            given = {"data": data, "rounds": rounds, "model": model}
             cell = Computed("fedres-never-worse", train_both, given, needs_data=True)
             for title, (measure, _) in measures.items():
                 entries[row, f"{group}, {title}"] = Entry(cell, measure)
@@ -234,14 +238,14 @@ def never_worse(budget: Budget) -> Study:
             f"{row}: FedRes leaves nobody worse off than alone",
             tuple((0.5, (row, f"{group}, clients worse off")) for group in SETS),
         )
-        for row in (SAME, LINEAR)
+        for row in LOCAL_MODELS
     )
     notes = (
         "36 clients with the samples of FEDORA's released loader, MLP 784-128-128-10, its protocol; models of the last "
         "round. LOCAL is the MLP alone, with the same rounds.",
     )
     title = "Is FedRes never worse than training alone?"
-    ordered: dict[Key, Entry] = {(row, c.key): entries[row, c.key] for row in (SAME, LINEAR) for c in columns}
+    ordered: dict[Key, Entry] = {(row, c.key): entries[row, c.key] for row in LOCAL_MODELS for c in columns}
     return Study(
         "fedres-never-worse",
         title,
@@ -254,13 +258,11 @@ def never_worse(budget: Budget) -> Study:
     )
 
 
-def train_both(data: str, rounds: int, linear: bool, seed: int, data_dir: str | None) -> Result:
+def train_both(data: str, rounds: int, model: str, seed: int, data_dir: str | None) -> Result:
     """Accuracy of LOCAL and of FedRes, client by client, after the last round."""
     federation = dealt(data, data_dir, SEED + seed)
     training = Training(lr=5e-3, epochs=5, batch_size=64, momentum=0.9, weight_decay=5e-5)
-    residual = (
-        fedres(local=lambda module: silenced(nn.Sequential(nn.Flatten(), nn.Linear(784, 10)))) if linear else fedres()
-    )
+    residual = fedres(local=lambda _: silenced(build(model, (1, 28, 28), 10, seed)))
     found = []
     for method in (local(), residual):
         *_, (last, _) = federate(
