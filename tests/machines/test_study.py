@@ -12,19 +12,23 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from PIL import Image
 from sites import SETTINGS, write_sites
 
 import fairlead
 from fairlead import rounds
 from fairlead.clients import InProcess, engine
-from fairlead.core import EngineError, InputError
+from fairlead.comparison.decisions import in_order, in_parts
+from fairlead.core import EngineError, InputError, Plan
 from fairlead.data import Scenario, load
 from fairlead.data.agreement import Agreed, Look, OwnColumn, agree, look
 from fairlead.data.preparation import Preparation
 from fairlead.data.tables import Reading
 from fairlead.machines import Site, Study, conduct
 from fairlead.machines.conduct import Question
+from fairlead.methods.voices import ROUNDS, Weigh, decide
+from fairlead.metrics import METRICS
 from fairlead.runs.files import read_json, read_table
 
 
@@ -108,6 +112,62 @@ def test_a_site_is_told_its_own_verdict_and_nothing_of_the_others(data: Path, tm
         model = fairlead.load_model(folder / study.name / "models" / "fedora")
         answers = model(data / f"{site}.csv")
         assert len(answers) == len(pd.read_csv(data / f"{site}.csv"))
+
+
+def decided_in_one_place(study: Study, data: Path, name: str, seed: int) -> list[list[float]]:
+    """What each site decides to deploy, all rows in one process: a row of `Weigh` each."""
+    whole = Scenario(data=str(data), label="disease", split="column", clients=None).build(0)
+    how = study.decision(name)
+    assert how is not None
+    parts = [replace(part, validation=whole.validation) for part in in_parts(whole, how.parts, 0)]
+    said = []
+    for voice in how.voices:
+        said.append([])
+        for part in parts:
+            entry, plan = study.entry(voice), study.plan(seed)
+            with InProcess(part, study.training(), engine("loop")) as clients:
+                module = study.module(tuple(part.train.x.shape[1:]), part.outputs, seed)
+                for _ in rounds.federate(entry.method, clients, module, plan, average=entry.average):
+                    pass
+                said[-1].append(clients.outputs("test"))
+    with InProcess(in_order(said, parts), study.training(), engine("loop")) as clients:
+        plan = Plan(rounds=ROUNDS, evaluate_every=ROUNDS, seed=seed)
+        for _ in rounds.federate(decide(how, METRICS["accuracy"], "class"), clients, Weigh(2), plan):
+            pass
+        found: list[list[float]] = clients.models(torch.arange(whole.clients)).tolist()
+        return found
+
+
+def test_each_site_decides_by_itself_as_in_one_place(data: Path, tmp_path: Path) -> None:
+    settings = SETTINGS | {"rounds": 6, "evaluate_every": 3, "set": {"guard": {"sure": 0.6, "parts": 3}}}
+    study = Study(tuple(p.stem for p in data.glob("*.csv")), ("fedavg+guard",), settings)
+    post = Direct(study, data, tmp_path / "sites")
+    results = conduct(study, post, tmp_path / "out")
+    assert results["unjudged"] == {}
+    there = decided_in_one_place(study, data, "fedavg+guard", 0)
+    deployed = set()
+    for site, (alone, other, worse, gain, _) in zip(study.sites, there, strict=True):
+        folder = tmp_path / "sites" / site / study.name
+        found = read_json(folder / "verdict.json")
+        assert set(found) == {"fedavg", "fedavg+guard"}
+        own = found["fedavg+guard"]["decision"]
+        assert own["weights"] == pytest.approx({"local": alone, "fedavg": other}, abs=1e-5)
+        assert (own["worse"], own["gain"]) == pytest.approx((worse, gain), abs=1e-5)
+        deployed.add(own["deploys"])
+        text = (folder / "verdict.txt").read_text()
+        assert "fedavg+guard decided: " in text
+        assert not any(other in text for other in study.sites if other != site)
+        rows = data / f"{site}.csv"
+        model, single = (fairlead.load_model(folder / "models" / name) for name in ("fedavg+guard", "local"))
+        if own["deploys"] == "local":
+            assert (model(rows)["disease"] == single(rows)["disease"]).all()
+            assert found["fedavg+guard"]["method_score"] == found["fedavg+guard"]["control_score"]
+        else:
+            assert 0 < own["worse"] <= 0.4
+    assert len(deployed) > 1  # some stay alone and some do not
+    assert results["runs"]["fedavg+guard-seed0"]["scores"] == {}  # what a site deploys is told to nobody
+    again = conduct(study, post, tmp_path / "out")
+    assert again["runs"] == results["runs"]
 
 
 def test_a_coordinator_that_starts_again_goes_on_from_its_checkpoint(data: Path, tmp_path: Path) -> None:
@@ -233,8 +293,11 @@ def test_a_site_refuses_what_is_not_its_study(data: Path, tmp_path: Path) -> Non
         return str(json.loads(site.answer(json.dumps(asked)))["refused"])
 
     assert "question 'dance' is unknown" in refused(what="dance")
-    assert "has not begun study-x" in refused(what="ask", study="study-x", method="fedora", seed=0)
-    assert "no name for a folder" in refused(what="ask", study="../x", method="fedora", seed=0)
+    asked = {"what": "ask", "run": ["fedora", 0, None], "kept": {}}
+    assert "has not begun study-x" in refused(study="study-x", **asked)
+    assert "no name for a folder" in refused(study="../x", **asked)
+    assert "question is not as expected" in refused(what="ask", study="study-x", run=["fedora"], kept={})
+    assert "question is not as expected" in refused(what="ask", study="study-x")
     assert "install the same" in refused(what="look", study=study.to_json(), version="0.0.0")
     assert "none of fairlead's" in json.loads(site.answer("noise"))["refused"]
 
@@ -271,7 +334,7 @@ def test_a_study_is_checked_before_it_begins() -> None:
         ((("a", "b c"), ("fedora",), {}), "letters, digits"),
         ((("a", "b"), ("local",), {}), "a method beside the control"),
         ((("a", "b"), ("fedorra",), {}), "unknown"),
-        ((("a", "b"), ("fedavg+guard",), {}), "decides after training, which each site does here"),
+        ((("a", "b"), ("local+guard",), {}), "LOCAL cannot be worse than alone"),
         ((("a", "b"), ("fedora",), {"clients": 3}), "no setting of a study"),
         ((("a", "b"), ("fedora",), {"metric": "speed"}), "metric 'speed' is unknown"),
     ):

@@ -22,12 +22,13 @@ from pydantic import TypeAdapter, ValidationError
 from fairlead.clients import Remote, placed
 from fairlead.clients.node import SPLITS
 from fairlead.clients.wire import Ask
+from fairlead.comparison.decisions import in_order
 from fairlead.core import EngineError, Federation, Split, check_targets
 from fairlead.data.agreement import Agreed, Look, agree
 from fairlead.data.preparation import Preparation, Told
 from fairlead.data.preparation import agreed as prepared
-from fairlead.machines.site import AGREED, VERSION, run_name
-from fairlead.machines.study import Study
+from fairlead.machines.site import AGREED, VERSION
+from fairlead.machines.study import Run, Study
 from fairlead.rounds import federate
 from fairlead.runs.checkpoint import kept_round, load_snapshot, save_snapshot
 from fairlead.runs.files import read_json, read_table, write_json
@@ -63,10 +64,10 @@ def conduct(study: Study, post: Post, out: Path, progress: Progress | None = Non
     common = {"agreed": asdict(agreed), "preparation": preparation and preparation.to_json()}
     asker.all("begin", lambda k: {"study": study.to_json(), **common}, TypeAdapter(dict[str, Any]))
     kept: dict[str, int] = {}
-    for method, seed in study.runs:
-        run = run_name(method, seed)
-        train(study, method, seed, asker, made_up(study, agreed, preparation), out / "runs" / run, progress)
-        kept[run] = kept_round(out / "runs" / run / "checkpoint.safetensors")
+    for run in study.runs:
+        folder = out / "runs" / run.name
+        train(study, run, asker, made_up(study, agreed, preparation, run), kept, folder, progress)
+        kept[run.name] = kept_round(folder / "checkpoint.safetensors")
     unjudged = asker.some("verdict", lambda k: {"study": study.name, "kept": kept})
     results = summary(study, out, kept) | {"unjudged": unjudged, "exchange_seconds": asker.seconds}
     write_json(out / "results.json", results)
@@ -105,10 +106,13 @@ class Asker:
                 logger.warning("%s: its %s", name, error)
         return lost
 
-    def messages(self, method: str, seed: int) -> Callable[[dict[int, bytes]], Mapping[int, bytes | str]]:
-        """How a training's messages reach the sites; the first, a greeting, must be answered by all."""
-        text = json.dumps({"what": "ask", "study": self.study.name, "method": method, "seed": seed})
+    def messages(self, run: Run, kept: Mapping[str, int]) -> Callable[[dict[int, bytes]], Mapping[int, bytes | str]]:
+        """How a training's messages reach the sites; the first, a greeting, must be answered by all.
 
+        Before a decision sites must know which rounds' models are deployed, since these answer for the rows.
+        """
+        known = kept if self.study.decision(run.method) else {}
+        text = json.dumps({"what": "ask", "study": self.study.name, "run": run, "kept": known})
         asked = 0
 
         def send(questions: dict[int, bytes]) -> dict[int, bytes | str]:
@@ -195,8 +199,8 @@ def check_told(site: str, told: Told, agreed: Agreed) -> None:
         raise EngineError(f"{site}: what it told of its rows does not fit the {len(kept)} agreed columns")
 
 
-def made_up(study: Study, agreed: Agreed, preparation: Preparation | None) -> Federation:
-    """A few samples that nobody has, of the shapes that all sites' samples have."""
+def made_up(study: Study, agreed: Agreed, preparation: Preparation | None, run: Run) -> Federation:
+    """A few samples that nobody has, of the shapes that all sites' samples have in this training."""
     shape, image_size = agreed.shape, study.checked.image_size
     if preparation is not None:
         shape = (len(preparation.outputs),)
@@ -209,15 +213,25 @@ def made_up(study: Study, agreed: Agreed, preparation: Preparation | None) -> Fe
     else:
         y = torch.arange(4) % len(agreed.classes)
     split = Split(torch.zeros(4, *shape), y, torch.tensor([0, 4]))
-    return placed(Federation(split, split, split, agreed.classes), 0, len(study.sites))
+    one, how = Federation(split, split, split, agreed.classes), study.decision(run.method)
+    if how is not None:
+        outputs = torch.zeros(4, one.outputs)
+        one = in_order([[[outputs]]] * len(how.voices), [one])
+    return placed(one, 0, len(study.sites))
 
 
 def train(
-    study: Study, method: str, seed: int, asker: Asker, invented: Federation, folder: Path, progress: Progress | None
+    study: Study,
+    run: Run,
+    asker: Asker,
+    invented: Federation,
+    kept: Mapping[str, int],
+    folder: Path,
+    progress: Progress | None,
 ) -> None:
-    """One training to its end, from its last checkpoint if it has one."""
-    entry, plan, checkpoint = study.entry(method), study.plan(seed), folder / "checkpoint.safetensors"
-    check_targets(method, entry.method, invented)
+    """One training to its end, from its last checkpoint if it has one; `kept` has the rounds of those before it."""
+    (method, average, module, plan), checkpoint = study.ready(run, invented), folder / "checkpoint.safetensors"
+    check_targets(run.method, method, invented)
     snapshot, records, rounds = None, Records(), Rounds()
     events: list[dict[str, Any]] = read_json(folder / "events.json") if (folder / "events.json").exists() else []
     if checkpoint.exists():
@@ -235,17 +249,15 @@ def train(
         write_json(folder / "events.json", events)
 
     write_json(folder / "events.json", events)
-    shape, outputs = tuple(invented.train.x.shape[1:]), invented.outputs
-    remote = Remote(asker.messages(method, seed), invented, study.training(), run_name(method, seed), notice)
-    module = study.module(shape, outputs, seed)
-    for round, now in federate(entry.method, remote, module, plan, average=entry.average, snapshot=snapshot):
+    remote = Remote(asker.messages(run, kept), invented, study.training(), run.name, notice)
+    for round, now in federate(method, remote, module, plan, average=average, snapshot=snapshot):
         records.add(round, counted(remote.samples))
         rounds.add(round)
         records.save(folder / "records.parquet", round.round)
         rounds.save(folder / "rounds.parquet", round.round)
         save_snapshot(checkpoint, now)
         if progress:
-            progress(run_name(method, seed), round.round, plan.rounds)
+            progress(run.name, round.round, plan.rounds)
     remote.close()
 
 
@@ -264,18 +276,17 @@ def counted(samples: Mapping[Any, torch.Tensor]) -> Federation:
 def summary(study: Study, out: Path, kept: Mapping[str, int]) -> dict[str, Any]:
     """Each method's scores at the round whose models are deployed, by site and seed, and what went wrong."""
     found: dict[str, Any] = {}
-    for method, seed in study.runs:
-        run = run_name(method, seed)
-        folder = out / "runs" / run
-        chosen = list(rows_of(folder / "records.parquet", round=kept[run], split="test", model="personal"))
+    for run in study.runs:
+        folder, round = out / "runs" / run.name, kept[run.name]
+        chosen = list(rows_of(folder / "records.parquet", round=round, split="test", model="personal"))
         chosen.sort(key=lambda r: r["client"])
         scores = {
             name: {study.sites[r["client"]]: r[name] if np.isfinite(r[name]) else None for r in chosen}
             for name in ("accuracy", "loss")
-            if chosen and chosen[0][name] is not None
+            if any(r["n"] and r[name] is not None for r in chosen)  # a decision is scored by nobody but its site
         }
         table = read_table(folder / "rounds.parquet")
-        found[run] = {"round": kept[run], "scores": scores, "seconds": table["seconds"]}
-        found[run] |= {"bytes_up": sum(table["bytes_up"]), "bytes_down": sum(table["bytes_down"])}
-        found[run]["events"] = read_json(folder / "events.json")
+        one = {"round": round, "scores": scores, "seconds": table["seconds"]}
+        one |= {"bytes_up": sum(table["bytes_up"]), "bytes_down": sum(table["bytes_down"])}
+        found[run.name] = one | {"events": read_json(folder / "events.json")}
     return {"study": study.name, "runs": found}

@@ -13,19 +13,22 @@ from collections.abc import Callable
 from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
+from torch import nn
 
 from fairlead.clients import Node, placed, wrapped
 from fairlead.clients.wire import Ask, pack_ask, unpack_reply
+from fairlead.comparison.decisions import deploys, in_order, in_parts
 from fairlead.core import FairleadError, Federation, InputError, Layout, RunError, require
 from fairlead.data.agreement import Agreed, look, read_own, tell_own
 from fairlead.data.preparation import EVERYBODY, Preparation, scale_of, tell
 from fairlead.data.source import Source
-from fairlead.machines.study import CONTROL, SITE, USUAL, Study
-from fairlead.metrics import TRAINING, OwnerPairs, OwnerVerdict, PairedRun, judge, metric
+from fairlead.machines.study import CONTROL, SITE, Run, Study
+from fairlead.methods.voices import Weigh, rows_together
+from fairlead.metrics import TRAINING, OwnerPairs, OwnerVerdict, PairedRun, judge
 from fairlead.prediction.export import write_model
 from fairlead.prediction.predict import Predictor
 from fairlead.runs.deployment import describe
@@ -34,7 +37,11 @@ from fairlead.runs.identity import fingerprint, versions
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
+Kept = dict[str, int]  # the round whose models are to be deployed, by the name of a training
 AGREED = TypeAdapter(Agreed)
+RUN = TypeAdapter(Run)
+KEPT = TypeAdapter(Kept)
 VERSION = versions()["fairlead"]
 FILE = "study.json"
 VERDICT = "verdict.txt"
@@ -56,12 +63,13 @@ class Site:
             "look": self._look,
             "tell": self._tell,
             "begin": self._begin,
-            "verdict": lambda asked: self._member(asked).verdict(asked["kept"]),
+            "verdict": lambda asked: self._member(asked).verdict(_checked(KEPT, asked.get("kept"))),
         }
         try:
             asked = _question(question)
             if asked["what"] == "ask":
-                return self._member(asked).node(asked["method"], asked["seed"]).answer(data)
+                run, kept = _checked(RUN, asked.get("run")), _checked(KEPT, asked.get("kept"))
+                return self._member(asked).node(run, kept).answer(data)
             require(asked["what"] in answers, f"question '{asked['what']}' is unknown to fairlead {VERSION}")
             return _json(answers[asked["what"]](asked))
         except FairleadError as error:
@@ -123,7 +131,7 @@ class Member:
         self.folder = site.folder / self.study.name
         self._agreed: Agreed = AGREED.validate_python(kept["agreed"])
         self._preparation = kept["preparation"]
-        self._nodes: dict[tuple[str, int], Node] = {}
+        self._nodes: dict[Run, Node] = {}
 
     @cached_property
     def federation(self) -> Federation:
@@ -138,71 +146,111 @@ class Member:
                 made = replace(made, scales={self.site.name: scale_of(made.features, told.moments, told.aim)})
         return scenario.build_own(source, 0, made)
 
-    def node(self, method: str, seed: int) -> Node:
+    def node(self, run: Run, kept: Kept) -> Node:
         """The one that answers in a training; kept, as its threads and samples are ready then."""
-        if (method, seed) not in self._nodes:
+        if run not in self._nodes:
+            require(run in self.study.runs, f"{run.name} is no training of {self.study.name}")
+            own = self._samples(run, kept)
             for old in self._nodes.values():
                 old.close()
-            own = self.federation
-            shape, outputs = tuple(own.train.x.shape[1:]), own.outputs
-            self._nodes = {
-                (method, seed): Node(
-                    self.client,
-                    placed(own, self.client, len(self.study.sites)),
-                    self.study.training(),
-                    self.study.entry(method).method,
-                    self.study.module(shape, outputs, seed),
-                    self.study.plan(seed),
-                    self.folder,
-                )
-            }
-        return self._nodes[method, seed]
+            method, _, module, plan = self.study.ready(run, own)
+            here, training = placed(own, self.client, len(self.study.sites)), self.study.training()
+            self._nodes = {run: Node(self.client, here, training, method, module, plan, self.folder)}
+        return self._nodes[run]
 
-    def verdict(self, kept: dict[str, int]) -> dict[str, Any]:
+    def _samples(self, run: Run, kept: Kept) -> Federation:
+        """What this site has in a training: its rows, all but a part of them, or what models say of such parts."""
+        how = self.study.decision(run.method)
+        if how is not None:
+            voices = self.study.parts(how, run.seed)
+            said = [[[self._outputs(part, kept)] for part in parts] for parts in voices]
+            return in_order(said, [self._samples(part, kept) for part in voices[0]])
+        if run.part is not None:
+            which, count = run.part
+            left = in_parts(self.federation, count, 0)[which]
+            return replace(left, validation=self.federation.validation)
+        return self.federation
+
+    def verdict(self, kept: Kept) -> dict[str, Any]:
         """Write for this site alone whether it is better or worse off than alone, and its models; nothing travels.
 
         `kept` says for each run the round whose models are to be deployed.
         """
         lines: list[str] = []
         found: dict[str, Any] = {}
-        for method in self.study.methods:
+        for method in self.study.judged:
             one = self._judged(method, kept)
             found[method] = one.to_json()
             lines += told(one, method)
-        for method in (CONTROL, *self.study.methods):
+            if self.study.decision(method):
+                found[method]["decision"] = chosen = self._decided(Run(method, 0), kept)
+                lines.append(f"  {decided(chosen, method)}")
+        for method in (CONTROL, *self.study.judged):
             self._write_model(method, kept)
         write_json(self.folder / "verdict.json", found)
         (self.folder / VERDICT).write_text("\n".join(lines) + "\n", encoding="utf-8")
         return {}
 
-    def _write_model(self, method: str, kept: dict[str, int]) -> None:
+    def _write_model(self, method: str, kept: Kept) -> None:
         """The site's own model of the first training, for `fairlead.load_model`."""
-        own, entry, run = self.federation, self.study.entry(method), run_name(method, 0)
-        vector = self.node(method, 0).model(run, self._nearest(run, kept[run]))
-        bare = self.study.module(tuple(own.train.x.shape[1:]), own.outputs, 0)
-        used = describe(own, bare, method, entry.method, self.study.checked.set or {})
-        module = wrapped(entry.method, bare, 0)
-        write_model(self.folder / "models" / method, Predictor(used, 0, Layout(module).write(vector, module).eval()))
-
-    def _judged(self, method: str, kept: dict[str, int]) -> OwnerVerdict:
         own = self.federation
-        chosen = metric(self.study.checked.metric or USUAL[own.target_kind])
+        used = describe(own, self._bare(0), method, self.study.entry(method).method, self.study.options)
+        write_model(self.folder / "models" / method, Predictor(used, 0, self._model(Run(method, 0), kept)))
+
+    def _bare(self, seed: int) -> nn.Module:
+        return self.study.module(tuple(self.federation.train.x.shape[1:]), self.federation.outputs, seed)
+
+    def _model(self, run: Run, kept: Kept) -> nn.Module:
+        """What this site deploys after a training."""
+        how, method = self.study.decision(run.method), self.study.entry(run.method).method
+        module = wrapped(method, self._bare(run.seed), run.seed)
+        layout = Layout(module)
+        if how is None:
+            return layout.write(self._vector(run, kept), module).eval()
+        pieces = []
+        for voice in (Run(name, run.seed) for name in how.voices):
+            own = wrapped(self.study.entry(voice.method).method, self._bare(run.seed), run.seed)
+            pieces.append((Layout(own), self._vector(voice, kept)[None]))
+        return layout.write(rows_together(pieces, self._vector(run, kept)[None], layout)[0], module).eval()
+
+    def _vector(self, run: Run, kept: Kept) -> torch.Tensor:
+        return self.node(run, kept).model(run.name, self._nearest(run.name, kept[run.name]))
+
+    def _decided(self, run: Run, kept: Kept) -> dict[str, Any]:
+        """What this site decided to deploy, and how sure it was, in plain values."""
+        how, own = self.study.decision(run.method), self.federation
+        assert how is not None
+        of = Layout(Weigh(len(how.voices))).stacked(self._vector(run, kept)[None].double())
+        weights = dict(zip(how.voices, of["weight"][0].tolist(), strict=True))
+        metric = self.study.metric(own.target_kind)
+        # Models learn quantities in standard deviations; errors are told in the unit of the rows.
+        unit = own.target.sd[0] if own.target.sd and metric.name in ("rmse", "mae") else 1.0
+        gain = unit * float(of["gain"][0])
+        return {"deploys": deploys(weights), "weights": weights, "worse": float(of["worse"][0]), "gain": gain}
+
+    def _judged(self, method: str, kept: Kept) -> OwnerVerdict:
+        own = self.federation
+        chosen = self.study.metric(own.target_kind)
         rows = (own.test.rows if len(own.test.rows) else torch.arange(len(own.test.y))).numpy()
         y = self._in_units(own.test.y)
         runs = []
         for seed in range(self.study.seeds):
-            ours, theirs = (self._outputs(name, seed, kept) for name in (method, CONTROL))
+            ours, theirs = (self._in_units(self._outputs(Run(name, seed), kept)) for name in (method, CONTROL))
             runs.append(PairedRun(rows, y, ours, theirs, repeat=seed))
         return judge([OwnerPairs(self.site.name, runs)], chosen)[0]
 
-    def _outputs(self, method: str, seed: int, kept: dict[str, int]) -> Any:
-        run = run_name(method, seed)
-        require(run in kept, f"the coordinator does not say which round of {run} to deploy")
-        ask = Ask(run, "outputs", self._nearest(run, int(kept[run])), client=self.client, split="test")
-        reply = unpack_reply(self.node(method, seed).answer(pack_ask(ask, {})))
+    def _outputs(self, run: Run, kept: Kept) -> torch.Tensor:
+        """What this site's model to deploy makes of the test rows of a training."""
+        require(run.name in kept, f"the coordinator does not say which round of {run.name} to deploy")
+        if self.study.decision(run.method):
+            with torch.no_grad():
+                made: torch.Tensor = self._model(run, kept)(self.federation.test.x)
+                return made
+        ask = Ask(run.name, "outputs", self._nearest(run.name, int(kept[run.name])), client=self.client, split="test")
+        reply = unpack_reply(self.node(run, kept).answer(pack_ask(ask, {})))
         if reply.refused:
             raise RunError(reply.refused)
-        return self._in_units(reply.rows["outputs"][0])
+        return reply.rows["outputs"][0]
 
     def _nearest(self, run: str, round: int) -> int:
         """The round of this site's models that comes nearest; it may have been away when that one was scored."""
@@ -215,11 +263,6 @@ class Member:
             return values.detach().numpy()
         flat = values.detach().double().reshape(len(values)).numpy()
         return flat * own.target.sd[0] + own.target.mean[0] if own.target.sd else flat
-
-
-def run_name(method: str, seed: int) -> str:
-    """What one training of a study is called, at the coordinator and at the sites."""
-    return f"{method}-seed{seed}"
 
 
 WORDS = {
@@ -241,6 +284,21 @@ def told(found: OwnerVerdict, method: str) -> list[str]:
     if found.training:
         lines.append(f"  Considered: the luck of the test rows, and {TRAINING[found.training]}.")
     return lines
+
+
+def decided(chosen: dict[str, Any], method: str) -> str:
+    """A site's decision in a sentence."""
+    if chosen["deploys"] == CONTROL:
+        return f"{method} decided: keep the model that was trained alone."
+    what = "both models together" if chosen["deploys"] == "stack" else f"the model of {chosen['deploys']}"
+    return f"{method} decided: deploy {what}; the chance of being worse off than alone was {chosen['worse']:.0%}."
+
+
+def _checked(kind: TypeAdapter[T], given: object) -> T:
+    try:
+        return kind.validate_python(given)
+    except ValidationError as error:
+        raise InputError(f"question is not as expected ({error.errors()[0]['msg']})") from error
 
 
 def _question(text: str) -> dict[str, Any]:

@@ -5,15 +5,18 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any
+from itertools import chain
+from typing import Any, NamedTuple
 
 from torch import nn
 
-from fairlead.catalogue import Entry, check_options, decision, parse
-from fairlead.core import InputError, Plan, Training, nearest, require
+from fairlead.catalogue import Entry, check_options, decision, parse, with_voices
+from fairlead.core import Federation, InputError, Method, Plan, Server, Training, nearest, require
 from fairlead.data import Scenario
 from fairlead.data.tables import Reading
-from fairlead.metrics import METRICS
+from fairlead.methods import Decision
+from fairlead.methods.voices import ROUNDS, Weigh, decide
+from fairlead.metrics import METRICS, Metric, metric
 from fairlead.models import build
 from fairlead.runs.identity import digest
 from fairlead.settings import Settings, check, protocol_of
@@ -27,6 +30,31 @@ SETTINGS = (
     *("decay", "evaluate_every", "select", "metric", "set"),
 )
 USUAL = {"class": "accuracy", "labels": "label-accuracy", "quantity": "rmse"}
+
+
+class Run(NamedTuple):
+    """One training of a study, at the coordinator and at the sites."""
+
+    method: str
+    seed: int
+    part: tuple[int, int] | None = (
+        None  # which of how many parts of each site's train rows is left out and answered for
+    )
+
+    @property
+    def name(self) -> str:
+        """What its folders are called."""
+        left_out = f"-part{self.part[0]}of{self.part[1]}" if self.part else ""
+        return f"{self.method}{left_out}-seed{self.seed}"
+
+
+class Ready(NamedTuple):
+    """What a training takes besides the rows."""
+
+    method: Method
+    average: Server | None
+    module: nn.Module
+    plan: Plan
 
 
 @dataclass(frozen=True)
@@ -51,15 +79,11 @@ class Study:
         for key in self.settings:
             if key not in SETTINGS:
                 raise InputError(f"setting '{key}' is no setting of a study; {nearest(key, SETTINGS)}")
-        metric = self.checked.metric
-        if metric is not None and metric not in METRICS:
-            raise InputError(f"metric '{metric}' is unknown; {nearest(metric, METRICS)}")
-        check_options(self.checked.set or {})
+        chosen = self.checked.metric
+        if chosen is not None and chosen not in METRICS:
+            raise InputError(f"metric '{chosen}' is unknown; {nearest(chosen, METRICS)}")
+        check_options(self.options)
         for method in self.methods:
-            require(
-                decision(method, self.checked.set or {}) is None,
-                f"{method} decides after training, which each site does here by its own verdict; leave the stage out",
-            )
             self.entry(method)
         self.plan(0)
 
@@ -74,13 +98,55 @@ class Study:
         return f"study-{digest([self.sites, self.methods, self.settings, self.seeds])}"
 
     @property
-    def runs(self) -> list[tuple[str, int]]:
-        """Method and seed of every training, the control's first."""
-        return [(method, seed) for method in (CONTROL, *self.methods) for seed in range(self.seeds)]
+    def options(self) -> dict[str, dict[str, Any]]:
+        """Of methods and stages, by their names."""
+        return self.checked.set or {}
+
+    @property
+    def judged(self) -> list[str]:
+        """The methods on which each site gets a verdict: those asked for, and what they decide between."""
+        return [name for name in with_voices(self.methods, self.options) if name != CONTROL]
+
+    @property
+    def runs(self) -> list[Run]:
+        """Every training, the control's first; what is decided after training comes after all it is decided by."""
+        names = [CONTROL, *self.judged]
+        found = {Run(name, seed): None for name in names if not self.decision(name) for seed in range(self.seeds)}
+        for name in names:
+            if how := self.decision(name):
+                for seed in range(self.seeds):
+                    found |= dict.fromkeys([*chain(*self.parts(how, seed)), Run(name, seed)])
+        return list(found)
+
+    def parts(self, how: Decision, seed: int) -> list[list[Run]]:
+        """For each voice the trainings that leave out a part of the rows: a decision looks at what they say of it."""
+        return [[Run(voice, seed, (j, how.parts)) for j in range(how.parts)] for voice in how.voices]
+
+    def decision(self, method: str) -> Decision | None:
+        """How a method decides after training; None where it does not."""
+        return decision(method, self.options)
 
     def entry(self, method: str) -> Entry:
         """A method by its name."""
-        return parse(method, self.checked.set or {})
+        return parse(method, self.options)
+
+    def metric(self, kind: str) -> Metric:
+        """What verdicts and decisions are about, for targets of this kind."""
+        return metric(self.checked.metric or USUAL[kind])
+
+    def ready(self, run: Run, federation: Federation) -> Ready:
+        """What a training takes; `federation` has its samples, or some of their shapes."""
+        how = self.decision(run.method)
+        if how is not None:
+            kind = federation.target_kind
+            plan = Plan(rounds=ROUNDS, evaluate_every=ROUNDS, seed=run.seed)
+            return Ready(decide(how, self.metric(kind), kind), None, Weigh(len(how.voices)), plan)
+        shape, outputs = tuple(federation.train.x.shape[1:]), federation.outputs
+        return Ready(*self.entry(run.method), self.module(shape, outputs, run.seed), self.plan(run.seed))
+
+    def rounds(self, run: Run) -> int:
+        """How many rounds a training has."""
+        return ROUNDS if self.decision(run.method) else self.plan(run.seed).rounds
 
     def reading(self) -> Reading:
         """How a site reads its table."""

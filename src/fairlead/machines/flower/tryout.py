@@ -198,13 +198,14 @@ class Tryout:
 
 def progress_of(out: Path, study: Study) -> str:
     """How far a study is, in words."""
-    rounds = study.plan(0).rounds
+    rounds = {run.name: study.rounds(run) for run in study.runs}
     tables = sorted((out / "runs").glob("*/rounds.parquet"), key=lambda p: p.stat().st_mtime)
     done = [(path.parent.name, max(read_table(path)["round"], default=0)) for path in tables]
     if not done:
         return "the sites agree on columns and classes"
-    finished = sum(round >= rounds for _, round in done)
-    return f"{done[-1][0]}: round {done[-1][1]} of {rounds}; {finished} of {len(study.runs)} trainings done"
+    finished = sum(round >= rounds[name] for name, round in done)
+    name, round = done[-1]
+    return f"{name}: round {round} of {rounds[name]}; {finished} of {len(rounds)} trainings done"
 
 
 def free_port() -> int:
