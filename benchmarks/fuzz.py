@@ -11,7 +11,6 @@ import json
 import random
 import shutil
 import string
-import tempfile
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -372,8 +371,7 @@ def node() -> tuple[Node, bytes]:
     module = torch.nn.Linear(4, 2)
     method = fairlead.parse("fedavg").method
     plan, training = Plan(rounds=3), Training()
-    folder = Path(tempfile.mkdtemp(prefix="torture-node-"))
-    one = Node(1, placed(only(federation, 1), 1, 2), training, method, module, plan, folder)
+    one = Node(1, placed(only(federation, 1), 1, 2), training, method, module, plan, TEMPLATE / "node")
     w = torch.cat([p.detach().flatten() for p in module.parameters()])[None]
     return one, pack_ask(Ask("run", "train", 1, client=1), {"w": w})
 

@@ -43,7 +43,15 @@ KILLED: list[tuple[str, dict[str, Any]]] = [
     ("fedrep+confree", {"faults": "dropout=0.2", "engine": "vectorised"}),
     ("ditto", {"attack": "sign-flip:0.25", "engine": "threads"}),
 ]
-SETTINGS: dict[str, Any] = {"clients": 6, "rounds": 30, "evaluate_every": 3, "model": "mlp", "momentum": 0.5}
+# Few steps a round: of a process's time, much goes into what a kill can harm.
+SETTINGS: dict[str, Any] = {
+    "clients": 6,
+    "rounds": 18,
+    "evaluate_every": 3,
+    "model": "mlp",
+    "momentum": 0.5,
+    "steps": 2,
+}
 SECONDS = 30.0  # that one broken input may take
 MEMORY = 2**30  # bytes that a process may grow by
 
@@ -108,7 +116,7 @@ def kills(count: int, draw: random.Random, scratch: Path) -> str:
         usual = time.monotonic() - began
         while True:
             child = fork(trained(method, settings, broken))
-            time.sleep(draw.uniform(0.02, usual / 2))
+            time.sleep(draw.uniform(0.02, usual / 3))
             os.kill(child, signal.SIGKILL)
             code = ended(child)
             if code == -signal.SIGKILL:

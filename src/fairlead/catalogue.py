@@ -17,6 +17,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from fairlead.core import InputError, Method, Server, nearest, require
 from fairlead.methods import CONVOYS, DECISIONS, METHODS, WRAPPERS, Decision
+from fairlead.methods.dp_sgd import WORKS_WITH
 from fairlead.methods.voices import voices_together
 from fairlead.servers import AFTER_AVERAGE, STAGES, chain, reduces
 
@@ -50,6 +51,10 @@ def parse(name: str, options: Options | None = None) -> Entry:
     method: Method = call(base, METHODS[base], options)
     for extra in extras:
         if extra in WRAPPERS:
+            require(
+                extra != "dp-sgd" or base in WORKS_WITH,
+                f"{name}: {base} uses samples in ways that +dp-sgd does not cover; {nearest(base, WORKS_WITH)}",
+            )
             method = call(extra, WRAPPERS[extra], options, method)
         elif extra not in STAGES:
             raise InputError(

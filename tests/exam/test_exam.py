@@ -24,7 +24,15 @@ from fairlead.core import EngineError
 from fairlead.methods import METHODS
 from fairlead.rounds import draw
 
-COMPOSED = ("fedavg+ft", "fedrep+confree", "fedavg+median", "scaffold+confree", "fedavg+fedadam", "fedrep+lora")
+COMPOSED = (
+    "fedavg+ft",
+    "fedrep+confree",
+    "fedavg+median",
+    "scaffold+confree",
+    "fedavg+fedadam",
+    "fedrep+lora",
+    "fedrep+dp-sgd",
+)
 CLIENTS = range(len(SIZES))
 SELECTIVE = ("ifca", "fesem", "fedfomo", "fedora")  # may leave a client to train alone, by design
 UNDIVIDED = ("cfl",)  # is fedavg until clients pull apart, by design

@@ -7,6 +7,7 @@ server that starts again from its checkpoint change nothing.
 
 from __future__ import annotations
 
+import secrets
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -52,7 +53,7 @@ class Node:
         self._client, self._federation, self._folder = client, federation, folder
         self._exchange = Exchange(method, plan, ("test",))
         self._first = first_state(method, module)
-        self._pool = engine("loop").start(module, Layout(module), federation, training, plan.seed)
+        self._pool = engine("loop").start(module, Layout(module), federation, training, plan.seed, secret_of(folder))
 
     def answer(self, request: bytes) -> bytes:
         """The answer to a question of the server; the same again if the question comes again."""
@@ -147,6 +148,19 @@ class Node:
         for path in self._path(ask, kind, round).parent.glob(f"{kind}-*.safetensors"):
             if int(path.stem.removeprefix(f"{kind}-")) not in needed:
                 path.unlink()
+
+
+def secret_of(folder: Path) -> int:
+    """A number that is this machine's alone, made once: what is drawn from the run's seed, the server could draw too."""
+    path = folder / "secret"
+    if not path.exists():
+        atomically(path, lambda p: p.write_text(secrets.token_hex(16), encoding="ascii"))
+    try:
+        return int(path.read_text(encoding="ascii"), 16)
+    except (OSError, ValueError) as error:
+        raise RunError(
+            f"{path} cannot be read as a number of 32 hexadecimal digits; delete it for a new one"
+        ) from error
 
 
 def placed(own: Federation, client: int, clients: int) -> Federation:

@@ -67,9 +67,17 @@ class Engine:
                 chunks += [group[i::shares] for i in range(shares)]
         return chunks
 
-    def start(self, module: nn.Module, layout: Layout, federation: Federation, training: Training, seed: int) -> Pool:
-        """Workers ready to train this module on these clients."""
-        return Pool(self, module, layout, federation, training, seed)
+    def start(
+        self,
+        module: nn.Module,
+        layout: Layout,
+        federation: Federation,
+        training: Training,
+        seed: int,
+        secret: int | None = None,
+    ) -> Pool:
+        """Workers ready to train this module on these clients; `secret` is what noise is drawn from, else the seed."""
+        return Pool(self, module, layout, federation, training, seed, secret)
 
 
 RAY = "ray"
@@ -130,11 +138,19 @@ class Pool:
     """Worker threads, each with its own copy of the module and one intra-op thread."""
 
     def __init__(
-        self, engine: Engine, module: nn.Module, layout: Layout, federation: Federation, training: Training, seed: int
+        self,
+        engine: Engine,
+        module: nn.Module,
+        layout: Layout,
+        federation: Federation,
+        training: Training,
+        seed: int,
+        secret: int | None = None,
     ) -> None:
         self.engine = engine
         self._module, self._layout = module, layout
         self._federation, self._training, self._seed = federation, training, seed
+        self._secret = secret
         self._local = threading.local()
         self._counting = threading.Lock()
         self.passes = 0  # samples over which gradients were taken so far
@@ -172,7 +188,8 @@ class Pool:
             if not hasattr(self._local, "network"):
                 self._local.network = FastNetwork(self._module, self._layout)
             mine = ids[chunk].tolist()
-            task = Task(self._local.network, self._federation, mine, self._training, round=round, seed=self._seed)
+            drawn = {"round": round, "seed": self._seed, "secret": self._secret}
+            task = Task(self._local.network, self._federation, mine, self._training, **drawn)
             try:
                 with torch.no_grad():
                     device = self._layout.device

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import torch
@@ -32,6 +32,7 @@ class Work:
     """How much was computed."""
 
     passes: int = 0  # samples over which gradients were taken, each time counted
+    private: list[Sgd] = field(default_factory=list)  # the steps taken with noise, see `core.private`
 
 
 class Task:
@@ -42,12 +43,21 @@ class Task:
     """
 
     def __init__(
-        self, network: Network, federation: Federation, ids: list[int], training: Training, *, round: int, seed: int
+        self,
+        network: Network,
+        federation: Federation,
+        ids: list[int],
+        training: Training,
+        *,
+        round: int,
+        seed: int,
+        secret: int | None = None,
     ) -> None:
         self.ids = ids
         self.layout: Layout = network.layout
         self.round = round
         self.seed = seed
+        self.secret = seed if secret is None else secret  # what noise is drawn from that others must not know
         self.training = training
         self.sgd = training.sgd(round)
         self.classes = len(federation.classes)
@@ -182,7 +192,7 @@ class Task:
 
     def _of(self, network: Network, federation: Federation) -> Task:
         """The same clients with another network or other samples; what it computes counts here."""
-        task = Task(network, federation, self.ids, self.training, round=self.round, seed=self.seed)
+        task = Task(network, federation, self.ids, self.training, round=self.round, seed=self.seed, secret=self.secret)
         task.work = self.work
         return task
 

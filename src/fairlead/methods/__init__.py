@@ -7,6 +7,7 @@ from fairlead.methods.apfl import apfl
 from fairlead.methods.cfl import cfl
 from fairlead.methods.convoy import convoy
 from fairlead.methods.ditto import ditto
+from fairlead.methods.dp_sgd import dp_sgd
 from fairlead.methods.fedala import fedala
 from fairlead.methods.fedamp import fedamp
 from fairlead.methods.fedas import fedas
@@ -81,7 +82,7 @@ METHODS: dict[str, Callable[..., Method]] = {
     "neighbours": neighbours,
 }
 
-WRAPPERS: dict[str, Callable[..., Method]] = {"ft": ft, "lora": lora}
+WRAPPERS: dict[str, Callable[..., Method]] = {"ft": ft, "lora": lora, "dp-sgd": dp_sgd}
 
 # What a client deploys, decided after training between LOCAL and the method before the plus sign.
 DECISIONS: dict[str, Callable[..., Decision]] = {"guard": guard, "stack": stack}
@@ -99,6 +100,7 @@ __all__ = [
     "cfl",
     "convoy",
     "ditto",
+    "dp_sgd",
     "fedala",
     "fedamp",
     "fedas",
