@@ -433,7 +433,7 @@ def _check_targets(entries: Mapping[str, Entry], experiment: Experiment, federat
 
 
 def _survey(experiment: Experiment, source: Source, federation: Federation, progress: Progress | None) -> Data:
-    """What there is to know of the data; whoever watches is told before training."""
+    """What there is to know of the data; `progress` is told before training."""
     found = survey(experiment.scenario, source, federation)
     if experiment.training.balance:
         found = dataclasses.replace(found, notes=(*found.notes, BALANCED))

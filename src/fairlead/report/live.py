@@ -205,7 +205,7 @@ def watching_server(folder: Path, port: int = 0) -> ThreadingHTTPServer:
             self.wfile.write(body)
 
         def log_message(self, format: str, *args: Any) -> None:
-            """Requests are no news."""
+            """Requests are not logged."""
 
     try:
         server = ThreadingHTTPServer((HOST, port), Handler)

@@ -149,7 +149,7 @@ def _in_words(high: Side, low: Side, numbers: Numbers, difference: Number) -> st
 
 
 def sentence(verdict: Verdict, most: int = 4) -> str:
-    """A claim's fate in one line."""
+    """What became of a claim, in one line."""
     if verdict.status == "not run":
         return f"not run: {verdict.text}."
     count = f"{verdict.held} of {verdict.measured}"
@@ -250,7 +250,7 @@ def said(study: Study, budget: Budget, seeds: int) -> str:
 
 
 def terminal(study: Study, numbers: Numbers, verdicts: list[Verdict], budget: Budget, seeds: int) -> list[Table | Text]:
-    """The tables and the claims' fate, for a console."""
+    """The tables and what became of the claims, for a console."""
     shown: list[Table | Text] = []
     for block in blocks(study, numbers):
         table = Table(title=block.title or study.title, box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
