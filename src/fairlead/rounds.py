@@ -233,7 +233,7 @@ class Loop:
 
 
 def finite_greeting(greeting: Greeting) -> Greeting:
-    """The greeting, with zeros from a client whose own is not finite: it is like nobody, and stops nobody."""
+    """The greeting, with zeros in place of rows that are not finite: such a client then resembles no other."""
     rows = dict(greeting.rows)
     for name, x in rows.items():
         bad = ~lengths(x).isfinite() if x.is_floating_point() else torch.zeros(len(x), dtype=torch.bool)

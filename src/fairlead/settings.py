@@ -17,7 +17,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter,
 
 from fairlead.attacks import Attack
 from fairlead.core import InputError, RunError, Training, nearest, require
-from fairlead.core.device import find_device
+from fairlead.core.device import Device, find_device
 from fairlead.core.faults import Faults
 from fairlead.data import Scenario, owner_column, scenario
 from fairlead.data.files import table_files
@@ -120,9 +120,7 @@ class Settings(BaseModel):
     engine: str | None = Field(
         None, description="auto, loop, vectorised, threads, threads+vectorised, ray or ray:ADDRESS."
     )
-    device: Literal["auto", "cpu", "cuda", "mps"] | None = Field(
-        None, description="cpu unless you say otherwise; auto is a GPU where there is one."
-    )
+    device: Device | None = Field(None, description="cpu unless you say otherwise; auto is a GPU where there is one.")
     faults: str | None = Field(None, description="Clients that fail on purpose, e.g. dropout=0.1,crash=0.1@20.")
     attack: str | None = Field(None, description="Hostile clients on purpose, KIND:SHARE, e.g. sign-flip:0.17.")
     set: dict[str, dict[str, Any]] | None = Field(None, description="Options of methods and stages.")
@@ -156,9 +154,9 @@ class Experiment:
     device: str = "cpu"  # where models, samples and messages live
 
     def alone(self) -> Experiment:
-        """The experiment of a client that trains alone: nobody is unseen to it, fails it or attacks it.
+        """The experiment of a client that trains alone: without held-out clients, faults and attacks.
 
-        A newcomer's control so has its full time.
+        So the control of a newcomer is trained in all rounds.
         """
         return replace(self, unseen=0.0, faults="", attack="")
 

@@ -1,12 +1,10 @@
-"""Summaries of per-client scores, and verdicts with an interval."""
+"""Summaries of per-client scores."""
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from fairlead.core.errors import InputError
-from fairlead.metrics import difference_interval, over_seeds, summarise
+from fairlead.metrics import over_seeds, summarise
 
 
 def test_summary_by_hand() -> None:
@@ -42,42 +40,3 @@ def test_over_seeds_uses_the_sample_deviation() -> None:
         over_seeds([{"ptr": 0.5}, {"std": 0.5}])
     with pytest.raises(InputError, match="no summaries"):
         over_seeds([])
-
-
-def test_the_interval_is_built_from_two_wilson_intervals() -> None:
-    i = difference_interval([56], [42], [70])
-    p, q, n, z = 0.8, 0.6, 70, 1.959964
-
-    def wilson(p: float) -> tuple[float, float]:
-        mid, half = p + z * z / (2 * n), z * np.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
-        return (mid - half) / (1 + z * z / n), (mid + half) / (1 + z * z / n)
-
-    (p_low, p_high), (q_low, q_high) = wilson(p), wilson(q)
-    assert i.lower[0] == pytest.approx(0.2 - np.hypot(p - p_low, q_high - q), abs=1e-6)
-    assert i.upper[0] == pytest.approx(0.2 + np.hypot(p_high - p, q - q_low), abs=1e-6)
-    assert i.verdict.tolist() == ["helped"]
-
-
-@settings(deadline=None)
-@given(st.integers(0, 60), st.integers(0, 60), st.integers(60, 90))
-def test_the_interval_holds_the_difference_and_mirrors(a: int, b: int, n: int) -> None:
-    i, j = difference_interval([a], [b], [n]), difference_interval([b], [a], [n])
-    assert -1 <= i.lower[0] <= i.difference[0] <= i.upper[0] <= 1
-    assert i.lower[0] == pytest.approx(-j.upper[0])
-    mirror = {"helped": "hurt", "hurt": "helped", "unclear": "unclear"}
-    assert mirror[i.verdict[0]] == j.verdict[0]
-    if a == b:
-        assert i.verdict[0] == "unclear"
-
-
-def test_nobody_is_hurt_on_little_evidence() -> None:
-    i = difference_interval([0, 3, 0], [1, 5, 0], [1, 5, 0])
-    assert i.verdict.tolist() == ["unclear"] * 3
-    assert (i.lower[2], i.upper[2]) == (-1, 1)
-
-
-def test_interval_refuses() -> None:
-    with pytest.raises(InputError, match="between 0 and n"):
-        difference_interval([5], [1], [4])
-    with pytest.raises(InputError, match="level must lie"):
-        difference_interval([1], [1], [4], level=1.0)

@@ -29,18 +29,18 @@ MODELS_BYTES = 2**32  # models to deploy are kept if all clients' take no more; 
 KEPT = "kept.models"  # where `save` puts the models to deploy, (N, D), if they are kept
 
 
-class Here(NamedTuple):
-    """Which of a federation's clients are in this process, where others are elsewhere (see `shards`)."""
+class Hosted(NamedTuple):
+    """Which of a federation's clients are in this process, where others are in other processes (see `shards`)."""
 
     ids: Tensor  # ascending
-    validated: bool  # whether anybody, here or elsewhere, has validation samples
+    validated: bool  # whether any client, in this process or another, has validation samples
 
 
 class InProcess:
     """The first implementation of `Clients`. They work on the device of the module they are started with.
 
     `store` makes the place where states are kept between rounds. The worker threads end with the `with` block, or when
-    nothing refers to this object any more. `here` says which clients are in this process; all, if it is left out.
+    nothing refers to this object any more. `hosted` says which clients are in this process; all, if it is left out.
     """
 
     def __init__(
@@ -49,10 +49,10 @@ class InProcess:
         training: Training,
         engine: Engine,
         store: Callable[[int, Named], StateStore] = States,
-        here: Here | None = None,
+        hosted: Hosted | None = None,
     ) -> None:
         self.count = federation.clients
-        self._here = here or Here(torch.arange(self.count), bool(len(federation.validation.y)))
+        self._hosted = hosted or Hosted(torch.arange(self.count), bool(len(federation.validation.y)))
         self._federation, self._training, self._engine, self._store = federation, training, engine, store
         self._pool: Pool | None = None
 
@@ -61,7 +61,7 @@ class InProcess:
         check_targets("this method", method, self._federation)
         layout = Layout(module)
         check_models(plan.select, self.count, layout.size)
-        splits = scored_splits(plan, self._here.validated)
+        splits = scored_splits(plan, self._hosted.validated)
         keeps = _bytes(self.count, layout.size) <= MODELS_BYTES
         self._exchange = Exchange(method, plan, splits, keeps)
         self._size = layout.size
@@ -71,7 +71,7 @@ class InProcess:
         self._pool = self._engine.start(module, layout, samples, self._training, plan.seed)
         self._states = self._store(self.count, first_state(method, module))
         self._scored: list[tuple[Tensor, Named]] = []  # ids and models, as they were scored last
-        self._kept: Tensor | None = None  # the models to deploy of the clients here, (N, D)
+        self._kept: Tensor | None = None  # the models to deploy of the hosted clients, (N, D)
         self._last: tuple[int, Named] = 0, {}  # round and message that models were made of, where they are not kept
 
     def greet(self, hello: bool) -> Greeting:
@@ -83,7 +83,7 @@ class InProcess:
         }
         if not hello or self._exchange.method.hello is None:
             return Greeting(samples, {})
-        return Greeting(samples, self._ask(self._exchange.greet, self._here.ids, 0, {}, {})[1])
+        return Greeting(samples, self._ask(self._exchange.greet, self._hosted.ids, 0, {}, {})[1])
 
     def train(self, ids: Tensor, round: int, message: Named) -> Answer:
         """A round of these clients; one whose answer is not sound keeps its old state and its reply goes nowhere."""
@@ -125,7 +125,7 @@ class InProcess:
     def models(self, ids: Tensor) -> Tensor:
         """The models that these clients deploy, (C, D)."""
         if self._kept is not None:
-            return self._kept[torch.searchsorted(self._here.ids, ids)]
+            return self._kept[torch.searchsorted(self._hosted.ids, ids)]
         round, message = self._last
         return self._ask(_personal(self._exchange.method), ids, round, self._states.get(ids), message)[0]["models"]
 
@@ -133,7 +133,7 @@ class InProcess:
         """What each client's model to deploy makes of its own samples."""
         sizes = getattr(self._federation, split).sizes.tolist()
         found: list[Tensor] = [torch.empty(0)] * self.count
-        for ids in torch.split(self._here.ids, self._block):
+        for ids in torch.split(self._hosted.ids, self._block):
             models = {"models": self.models(ids)}
             for chunk, (_, made) in self._running().chunks(partial(outputs, split), ids, self._last[0], models, {}):
                 for k, rows in zip(ids[chunk].tolist(), made["outputs"], strict=True):
@@ -147,7 +147,7 @@ class InProcess:
 
     def load(self, saved: Named, round: int, message: Named) -> None:
         """Take back what `save` gave; anything else is refused."""
-        kept, wanted = saved.get(KEPT), (len(self._here.ids), self._size)
+        kept, wanted = saved.get(KEPT), (len(self._hosted.ids), self._size)
         if kept is not None and tuple(kept.shape) != wanted:
             raise RunError(f"a checkpoint's models are {tuple(kept.shape)}, expected {wanted}; train the run anew")
         self._states.load({n.removeprefix("state."): x for n, x in saved.items() if n.startswith("state.")})

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from fairlead.clients.door import Answer, Greeting, Saved
-from fairlead.clients.inprocess import KEPT, Here, InProcess
+from fairlead.clients.inprocess import KEPT, Hosted, InProcess
 from fairlead.clients.pool import engine
 from fairlead.clients.states import States
 from fairlead.core.errors import EngineError
@@ -59,8 +59,8 @@ class Shard:
         ids, federation, training, validated = given
         self._ids, self._clients = torch.tensor(ids), federation.clients
         store = partial(ShardStates, self._ids)
-        here = Here(self._ids, validated)
-        self._inside = InProcess(federation, training, engine("vectorised"), store, here)
+        hosted = Hosted(self._ids, validated)
+        self._inside = InProcess(federation, training, engine("vectorised"), store, hosted)
 
     def drop(self) -> None:
         """Hold no clients any more."""
@@ -180,7 +180,7 @@ class Sharded:
         self._hello = method.hello is not None
         gpus = Layout(module).device.type == "cuda"
         found = int(self._ray.cluster_resources().get("GPU" if gpus else "CPU", 1))
-        # Cores are not reserved: an actor that waits for the next run is in nobody's way.
+        # Cores are not reserved: an actor that waits for the next run takes none.
         self._resources = {"num_gpus": 1} if gpus else {}
         self._shards = shards(self._federation.train.sizes, found)
         validated = bool(len(self._federation.validation.y))

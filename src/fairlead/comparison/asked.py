@@ -1,4 +1,4 @@
-"""A comparison as it is asked for: whatever is in the wrong place is said in a sentence."""
+"""A comparison as it is asked for; an argument of the wrong kind is refused in a sentence."""
 
 from __future__ import annotations
 

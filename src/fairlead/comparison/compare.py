@@ -238,12 +238,10 @@ def _published(
     material = Material(experiment, experiment.scenario.build(seeds[0], source=source), asked.factory)
     _check_targets(entries, experiment, material.federation)
     fast = material.engine(seeds[0], None if old == "fresh" else engine_in(out / "settings.json"))
+    jobs = _jobs(out, entries, seeds, material, fast)
     whole = material
     if len(material.federation.validation.y):
         whole = Material(experiment, experiment.scenario.build(seeds[0], source=source, refit=True), asked.factory)
-    trained = {name: entry for name, entry in entries.items() if decision(name, experiment.options) is None}
-    jobs = _jobs(out, trained, seeds, material, fast)
-    if whole is not material:
         jobs |= _fuller_jobs(out, entries[CONTROL], seeds, whole, fast)
     if old == "fresh":
         clear(out)
@@ -268,11 +266,12 @@ def _published(
 def _jobs(
     out: Path, entries: Mapping[str, Entry], seeds: Sequence[int], material: Material, fast: Engine
 ) -> dict[tuple[str, int], Job]:
-    """Every method with every seed."""
+    """Every method that is trained, with every seed."""
     return {
         (name, seed): material.job(_run(out, name, entry, material.experiment, seed), fast)
         for seed in seeds
         for name, entry in entries.items()
+        if decision(name, material.experiment.options) is None
     }
 
 
@@ -436,7 +435,7 @@ def _check_targets(entries: Mapping[str, Entry], experiment: Experiment, federat
 
 
 def _survey(experiment: Experiment, source: Source, federation: Federation, progress: Progress | None) -> Data:
-    """What there is to know of the data; whoever watches is told before training."""
+    """What there is to know of the data; `progress` is told before training."""
     found = survey(experiment.scenario, source, federation)
     if experiment.training.balance:
         found = dataclasses.replace(found, notes=(*found.notes, BALANCED))

@@ -1,6 +1,6 @@
 """What a comparison found: every way to train beside the best that an owner can do alone, owner by owner.
 
-Ways to train come in three kinds. `alone`: LOCAL and its company of standard tools, which need nobody else; the best of
+Ways to train come in three kinds. `alone`: LOCAL and standard tools, for which an owner needs nobody else; the best of
 them on validation rows is the bar. `method`: federated. `pooled`: all rows in one place, what sharing the data itself
 would have given. Each gave its answers for the same test rows, in one run or in several that differ in fold or seed.
 """
@@ -172,7 +172,7 @@ def _best_in(fold: int, ways: Sequence[Way], metric: Metric) -> Way:
 
 
 def paired(owners: Sequence[str], ours: Sequence[Answers], theirs: Sequence[Answers]) -> list[OwnerPairs]:
-    """The same rows answered twice, owner by owner; whoever has fewer repeats answers the further ones alike."""
+    """The same rows answered twice, owner by owner; a side with fewer repeats uses its own again."""
     (our, our_count), (their, their_count) = _by_place(ours), _by_place(theirs)
     found: list[list[PairedRun]] = [[] for _ in owners]
     for repeat, fold in product(range(max(our_count, their_count)), sorted({a.fold for a in ours})):

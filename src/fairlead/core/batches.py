@@ -83,7 +83,7 @@ def schedule(
     `draw_keys` is for models with dropout, `at_least_two` for models that cannot learn from one sample.
     """
     queues: list[Index] = []
-    # A batch larger than anybody's samples is all of them: memory for more would stay empty.
+    # A batch that is larger than every client's samples is all of them: memory for more would stay empty.
     width = max(1, min(how.batch_size, int(split.sizes[ids].max())))
     for k in ids:
         size = int(split.starts[k + 1]) - int(split.starts[k])

@@ -8,6 +8,7 @@ moved, so that the same seed gives the same draws on every device.
 from __future__ import annotations
 
 import copy
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +16,8 @@ from torch import Tensor, nn
 from fairlead.core.errors import nearest, require
 from fairlead.core.types import Named
 
-DEVICES = ("auto", "cpu", "cuda", "mps")
+Device = Literal["auto", "cpu", "cuda", "mps"]
+DEVICES: tuple[Device, ...] = get_args(Device)
 
 
 def find_device(name: str) -> torch.device:

@@ -1,4 +1,4 @@
-"""Files that are never half written, in folders that are nobody else's business."""
+"""Files that are never half written, in folders that other users cannot read."""
 
 from __future__ import annotations
 

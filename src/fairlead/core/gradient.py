@@ -53,7 +53,7 @@ class Network(Protocol):
     layout: Layout
     has_dropout: bool  # then batches need keys to draw from
     has_batch_norm: bool  # then a batch needs two samples, to have a spread
-    same_for_all: bool  # whether equal rows are equal models, whoever's they are
+    same_for_all: bool  # whether equal rows are equal models for every client
 
     def gradient(self, rows: Tensor, batch: Batch, loss: BatchLoss, only: Part | None = None) -> Gradient:
         """Each row's gradient on its own client's batch, in the trainable tensors of `only`.

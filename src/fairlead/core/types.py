@@ -128,7 +128,7 @@ class Target(NamedTuple):
     names: tuple[str, ...] = ()  # of the label columns; for survival times the time's and the event's
     mean: tuple[float, ...] = ()  # (N,) for quantities, else empty
     sd: tuple[float, ...] = ()
-    survival: bool = False  # times until an event, or until nobody looked any more
+    survival: bool = False  # times until an event, or until the last observation without one
 
 
 NO_TARGET = Target()

@@ -165,18 +165,16 @@ def _agreed_column(told: Mapping[str, OwnColumn]) -> Column:
 def _role(name: str, told: Mapping[str, OwnColumn]) -> Role:
     """What a column is for all; where it is empty or the same in every row of a site, the others decide."""
     roles = {c.role for c in told.values()}
-    for left_out in ("unused", "id", "part"):
-        if left_out in roles:
-            return left_out
-    telling = roles - {"empty", "constant"}
-    if not telling:
-        return "constant" if "constant" in roles else "empty"
+    for decides in ("unused", "id", "part"):
+        if decides in roles:
+            return decides
+    telling = roles - {"empty", "constant"} or roles - {"empty"} or roles
     if len(telling) == 1:
         return telling.pop()
-    in_words = any(c.text and c.role == "yes/no" for c in told.values())
-    both: Role = "words" if in_words or "words" in telling else "number"
-    if telling == {"yes/no", both}:
-        return both
+    if telling == {"yes/no", "words"}:
+        return "words"
+    if telling == {"yes/no", "number"} and not any(c.text and c.role == "yes/no" for c in told.values()):
+        return "number"
     said = ", ".join(f"{c.role} at {owner}" for owner, c in told.items())
     raise InputError(f"the sites differ on what '{name}' is ({said}); say numeric, words or drop for it")
 

@@ -196,7 +196,7 @@ def decoded(name: str, key: list[tuple[Any, ...]], images: Callable[[], Iterable
     pixels = torch.from_numpy(_decode(name, images()))
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        # Written beside its place and moved, so that nobody ever reads half a file.
+        # Written beside its place and moved, so that no process reads half a file.
         handle, draft = tempfile.mkstemp(dir=file.parent, prefix=f".{file.stem}-")
         os.close(handle)
         try:

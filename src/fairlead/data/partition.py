@@ -254,7 +254,7 @@ def _by_class(caller: str, owner: Index, clients: int, floor: Index) -> list[Ind
 
 
 def _collect(owner: Index, clients: int, floor: Index, rng: Rng) -> list[Index]:
-    """Group by owner, then top up whoever is below its minimum with random samples of the best-off clients."""
+    """Group by owner, then fill up clients below their minimum with random samples of the largest clients."""
     parts = _group(owner, clients)
     spare = np.array([len(part) for part in parts]) - floor
     if spare.sum() < 0:

@@ -136,8 +136,8 @@ class Scenario:
         require(seed >= 0, f"seed must be >= 0, got {seed}")
         source = self.load(data_dir) if source is None else source
         self._check_source(source, fold)
-        by_somebody = parts is not None or self.split == "column"
-        owned = self._pools(source, self._given(source, parts)) if by_somebody else self._divide(source, seed)
+        given = parts is not None or self.split == "column"
+        owned = self._pools(source, self._given(source, parts)) if given else self._divide(source, seed)
         notes: list[str] = []
         if source.table is None and fold is None:
             cut = self._cut(owned, seed)

@@ -1,4 +1,4 @@
-"""A data set before it is divided: samples, labels, and whatever else can say who owns a sample."""
+"""A data set before it is divided: samples, labels, and columns that can say who owns a sample."""
 
 from __future__ import annotations
 

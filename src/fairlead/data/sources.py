@@ -46,7 +46,7 @@ def load(
         raise DataError(f"{data} cannot be read as data ({reason}); check its columns and types") from error
 
 
-# What readers of files raise where a file holds something that nobody has thought of.
+# What readers raise where a file holds something that they were not written for.
 UNREADABLE = (ValueError, TypeError, LookupError, ArithmeticError, AttributeError, RuntimeError, OSError)
 
 

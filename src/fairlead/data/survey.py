@@ -1,4 +1,4 @@
-"""What somebody should know of the data before training: owners, columns, and what looks wrong, as sentences."""
+"""What to know of the data before training: owners, columns, and what looks wrong, as sentences."""
 
 from __future__ import annotations
 

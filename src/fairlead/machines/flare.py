@@ -60,13 +60,12 @@ class Calls:
         calls = {k: self._threads.submit(self._call, k, question) for k, question in questions.items()}
         took: dict[int, float] = {}
         answers: dict[int, bytes | str] = {}
-        while len(answers) < len(calls):
-            wait([call for k, call in calls.items() if k not in answers], timeout=POLL_SECONDS)
+        waiting = dict(calls)
+        while waiting:
+            wait(waiting.values(), timeout=POLL_SECONDS)
             now = time.monotonic() - began
-            for k, call in calls.items():
-                if call.done() and k not in answers:
-                    answers[k], took[k] = _result(call), now
-            waiting = [k for k in calls if k not in answers]
+            for k in [k for k, call in waiting.items() if call.done()]:
+                answers[k], took[k] = _result(waiting.pop(k)), now
             most = self._patience.waits.most
             if all(now > (most if patient else self._patience.deadline(k, questions, took)) for k in waiting):
                 break

@@ -2,13 +2,12 @@
 
 from fairlead.metrics.advice import OwnerAdvice, PositiveTransfer, Recommendation, positive_transfer, recommend
 from fairlead.metrics.measures import METRICS, Metric, Score, default_metric, metric
-from fairlead.metrics.scores import Interval, difference_interval, over_seeds, summarise
+from fairlead.metrics.scores import over_seeds, summarise
 from fairlead.metrics.verdict import TRAINING, OwnerPairs, OwnerVerdict, PairedRun, judge
 
 __all__ = [
     "METRICS",
     "TRAINING",
-    "Interval",
     "Metric",
     "OwnerAdvice",
     "OwnerPairs",
@@ -18,7 +17,6 @@ __all__ = [
     "Recommendation",
     "Score",
     "default_metric",
-    "difference_interval",
     "judge",
     "metric",
     "over_seeds",

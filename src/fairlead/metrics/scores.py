@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
-from scipy.special import ndtri
+from numpy.typing import ArrayLike
 
 from fairlead.core.errors import require
 from fairlead.functional.transfer import positive_transfer_ratio, relative_accuracy
@@ -66,56 +64,3 @@ def over_seeds(summaries: Sequence[dict[str, float]]) -> dict[str, dict[str, flo
         name: {"mean": float(x.mean()), "std": float(x.std(ddof=1)) if len(x) > 1 else None}
         for name, x in table.items()
     }
-
-
-class Interval(NamedTuple):
-    """Per client: how much accuracy was gained over training alone, and how sure that is."""
-
-    difference: NDArray[np.float64]
-    lower: NDArray[np.float64]
-    upper: NDArray[np.float64]
-    verdict: NDArray[np.str_]  # "helped" if lower > 0, "hurt" if upper < 0, else "unclear"
-
-
-def difference_interval(correct: ArrayLike, local_correct: ArrayLike, n: ArrayLike, level: float = 0.95) -> Interval:
-    """Who was helped and who was hurt, beyond the luck of a finite test set.
-
-    Of n test samples, `correct` are right with the others' help and `local_correct` alone. Newcombe's hybrid score
-    interval for a difference of proportions (Statistics in Medicine 1998, method 10), from two Wilson intervals. It
-    treats the two as independent; two models scored on the same samples mostly err together, which makes the truth
-    narrower and this interval the cautious one. A client without test samples is unclear.
-
-    >>> i = difference_interval([90, 52, 10], [70, 50, 40], [100, 100, 100])
-    >>> i.verdict.tolist(), i.lower.round(3).tolist(), i.upper.round(3).tolist()
-    (['helped', 'unclear', 'hurt'], [0.09, -0.116, -0.408], [0.306, 0.155, -0.183])
-    """
-    require(0 < level < 1, f"difference_interval: level must lie in (0, 1), got {level}; 0.95 is customary")
-    a, b, n = (np.asarray(x, dtype=np.float64) for x in (correct, local_correct, n))
-    require(
-        a.shape == b.shape == n.shape,
-        f"difference_interval: expected three counts per client, got shapes {a.shape}, {b.shape} and {n.shape}",
-    )
-    require(
-        bool(((a >= 0) & (a <= n) & (b >= 0) & (b <= n)).all()),
-        "difference_interval: correct and local_correct must lie between 0 and n; give counts, not accuracies",
-    )
-    z = float(ndtri((1 + level) / 2))  # the normal quantile; scipy.stats would take longer to import than to use
-    p, p_low, p_high = _wilson(a, n, z)
-    q, q_low, q_high = _wilson(b, n, z)
-    difference = p - q
-    lower = difference - np.hypot(p - p_low, q_high - q)
-    upper = difference + np.hypot(p_high - p, q - q_low)
-    lower, upper = np.where(n > 0, lower, -1.0), np.where(n > 0, upper, 1.0)
-    verdict = np.where(lower > 0, "helped", np.where(upper < 0, "hurt", "unclear"))
-    return Interval(difference, lower, upper, verdict)
-
-
-def _wilson(
-    k: NDArray[np.float64], n: NDArray[np.float64], z: float
-) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """A proportion and its Wilson score interval; 0 and [0, 1] without samples."""
-    p = np.divide(k, n, out=np.zeros_like(k), where=n > 0)
-    total = n + z * z
-    centre = (k + z * z / 2) / total
-    half = z * np.sqrt(p * (1 - p) * n + z * z / 4) / total
-    return p, centre - half, centre + half

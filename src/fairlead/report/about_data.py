@@ -56,22 +56,30 @@ def _measured(owners: list[dict[str, Any]]) -> dict[str, list[tuple[float, str]]
     filled = [one for one in owners if one["rows"]]
     if not filled:
         return found
-    names = {name: None for one in filled for name in one.get("classes", {})}
-    shares = {c: [(one["classes"].get(c, 0) / one["rows"], one["name"]) for one in filled] for c in names}
+    shares, empty = _shares(filled, "classes"), _shares(filled, "missing")
     if shares:
         # Of two classes the second is usually the one that is looked for, and both differ by as much.
-        most = list(shares)[1] if len(shares) == 2 else max(shares, key=lambda c: max(shares[c])[0] - min(shares[c])[0])
+        most = list(shares)[1] if len(shares) == 2 else _most_different(shares)
         found[f"Share of '{most}'"] = shares[most]
-    if all("mean" in one for one in filled):
+    known = set.intersection(*(set(one) for one in filled))
+    if "mean" in known:
         found["Mean"] = [(one["mean"], one["name"]) for one in filled]
-    if all("events" in one for one in filled):
+    if "events" in known:
         found["Share of rows with the event"] = [(one["events"] / one["rows"], one["name"]) for one in filled]
-    columns = {name: None for one in filled for name in one.get("missing", {})}
-    empty = {c: [(one.get("missing", {}).get(c, 0) / one["rows"], one["name"]) for one in filled] for c in columns}
     if empty:
-        most = max(empty, key=lambda c: max(empty[c])[0] - min(empty[c])[0])
+        most = _most_different(empty)
         found[f"Empty cells of '{most}'"] = empty[most]
     return found
+
+
+def _shares(owners: list[dict[str, Any]], counted: str) -> dict[str, list[tuple[float, str]]]:
+    """Of each class or column, the share of every owner's rows that is counted."""
+    names = {name: None for one in owners for name in one.get(counted, {})}
+    return {c: [(one.get(counted, {}).get(c, 0) / one["rows"], one["name"]) for one in owners] for c in names}
+
+
+def _most_different(shares: dict[str, list[tuple[float, str]]]) -> str:
+    return max(shares, key=lambda name: max(shares[name])[0] - min(shares[name])[0])
 
 
 def _ends(what: str, of: list[tuple[Any, str]], told: Any) -> str:
@@ -88,21 +96,24 @@ def _owners(summary: Summary, data: dict[str, Any]) -> str:
     classes = list({name: None for one in about.values() for name in one.get("classes", {})})
     head = ["Owner", "Train rows", "Test rows"]
     head += classes if len(classes) <= FEW_CLASSES else ["Classes"]
-    head += [name for key, name in NUMBERS.items() if any(key in one for one in about.values())]
-    head += ["Empty cells"] if any("missing" in one for one in about.values()) else []
+    known: set[str] = set().union(*about.values())
+    head += [name for key, name in NUMBERS.items() if key in known] + ["Empty cells"] * ("missing" in known)
     body = []
     for k, owner in enumerate(summary["findings"]["owners"]):
         one = about.get(owner, {})
-        cells: list[Any] = [owner, f"{clients[k]['n_train']:,}", f"{clients[k]['n_test']:,}"]
-        counts = one.get("classes", {})
-        if len(classes) <= FEW_CLASSES:
-            cells += [_share(counts.get(name), sum(counts.values())) for name in classes]
-        else:
-            cells.append(_mix(counts, classes))
+        cells = [owner, f"{clients[k]['n_train']:,}", f"{clients[k]['n_test']:,}", *_classes(one, classes)]
         cells += [quantity(one.get(key)) for key, name in NUMBERS.items() if name in head]
         cells += [f"{sum(one['missing'].values()):,}" if "missing" in one else NONE] * ("Empty cells" in head)
         body.append(parts.line(cells, owner=owner))
     return parts.table(head, body, "", "data")
+
+
+def _classes(one: dict[str, Any], classes: list[str]) -> list[Any]:
+    """An owner's classes: a cell each, or one for many."""
+    counts = one.get("classes", {})
+    if len(classes) > FEW_CLASSES:
+        return [_mix(counts, classes)]
+    return [_share(counts.get(name), sum(counts.values())) for name in classes]
 
 
 NUMBERS = {"mean": "Mean", "sd": "Deviation", "events": "Events", "median_time": "Median time"}

@@ -56,28 +56,31 @@ def chart_data(summary: Summary, curves: Curves) -> dict[str, Any]:
 
 
 def _way(way: Way, entry: Entry | None, owners: list[str], scale: float) -> dict[str, Any]:
-    def shown(value: float | None) -> float | None:
-        return plain(value, scale)
-
-    judged = {v["owner"]: v for v in way["verdicts"]}
-    each = [judged.get(owner) for owner in owners]
-    costs: dict[str, float | None] = {"megabytes": None, "seconds": None}
-    if entry is not None:
-        sent = [entry[key] for key in ("bytes_up", "bytes_down")]
-        costs["megabytes"] = None if None in sent else plain(sum(x or 0.0 for x in sent), 1e-6)
-        costs["seconds"] = plain(entry["train_seconds"])
     score = entry["accuracy"] if entry is not None else way["score"]
-    known: dict[str, Any] = {"name": way["name"], "kind": way["kind"], "score": shown(score), **costs}
-    known |= {"scores": [shown(s) for s in way["scores"]]}
+    known: dict[str, Any] = {"name": way["name"], "kind": way["kind"], "score": plain(score, scale)}
+    known |= _costs(entry) | {"scores": [plain(s, scale) for s in way["scores"]]}
+    judged = {v["owner"]: v for v in way["verdicts"]}
     if not judged:
         return known
-    return known | {
-        "verdicts": [VERDICTS.index(v["verdict"]) if v else None for v in each],
-        "gains": [shown(v["gain"]) if v else None for v in each],
-        "low": [shown(v["lower"]) if v else None for v in each],
-        "high": [shown(v["upper"]) if v else None for v in each],
-        "why": [v["why"] if v else "No test rows." for v in each],
-    }
+    each = [_owner(judged.get(owner), scale) for owner in owners]
+    return known | {key: [one[key] for one in each] for key in ("verdicts", "gains", "low", "high", "why")}
+
+
+def _costs(entry: Entry | None) -> dict[str, float | None]:
+    if entry is None:
+        return {"megabytes": None, "seconds": None}
+    sent = [entry[key] for key in ("bytes_up", "bytes_down")]
+    megabytes = None if None in sent else plain(sum(x or 0.0 for x in sent), 1e-6)
+    return {"megabytes": megabytes, "seconds": plain(entry["train_seconds"])}
+
+
+def _owner(verdict: dict[str, Any] | None, scale: float) -> dict[str, Any]:
+    """What is drawn of one owner."""
+    if verdict is None:
+        return dict.fromkeys(("verdicts", "gains", "low", "high")) | {"why": "No test rows."}
+    numbers = {"gains": verdict["gain"], "low": verdict["lower"], "high": verdict["upper"]}
+    told = {"verdicts": VERDICTS.index(verdict["verdict"]), "why": verdict["why"]}
+    return {key: plain(value, scale) for key, value in numbers.items()} | told
 
 
 def plain(value: float | None, scale: float = 1, digits: int = 6) -> float | None:

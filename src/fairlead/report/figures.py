@@ -86,15 +86,7 @@ def curves(records: pa.Table, summary: Summary) -> alt.FacetChart:
     control, seen = summary["control"], published(summary)
     rounds = _rounds(records, ("test", "accuracy") if seen else ("validation", "loss"))
     names = list(dict.fromkeys(row["method"] for row in rounds if row["method"] != control)) or [control]
-    runs = {name: len(entry["runs"]) for name, entry in summary["methods"].items()}
-    # A mean is drawn as far as all runs went: where one has stopped, it would jump.
-    whole = [row for row in rounds if len(row["seeds"]) == runs[row["method"]]]
-    plain = [{key: value for key, value in row.items() if key != "seeds"} for row in whole]
-    data = [row | {"panel": row["method"], "series": "method"} for row in plain if row["method"] in names]
-    if names != [control]:
-        alone = [row for row in plain if row["method"] == control]
-        data += [row | {"panel": name, "series": control} for name in names for row in alone]
-    data += _reported(rounds, summary, names)
+    data = _lines(rounds, summary, names) + _reported(rounds, summary, names)
     legend: dict[str, Any] = {"title": None, "legend": alt.Legend(symbolType="stroke", symbolStrokeWidth=2)}
     colour = alt.Color("series:N", scale=alt.Scale(domain=["method", control], range=[BLUE, GREY]), **legend)
     dashes = alt.Scale(domain=["method", control], range=[[1, 0], [5, 3]])
@@ -164,6 +156,17 @@ def _rounds(records: pa.Table, what: tuple[str, str]) -> list[dict[str, Any]]:
         | {"low": min(seeds.values()), "high": max(seeds.values())}
         for (method, number), seeds in sorted(found.items(), key=lambda item: item[0][1])
     ]
+
+
+def _lines(rounds: list[dict[str, Any]], summary: Summary, names: list[str]) -> list[dict[str, Any]]:
+    """The points of each panel's lines: the method's, and the control's in every other panel."""
+    control, methods = summary["control"], summary["methods"]
+    # A mean is drawn as far as all runs went: where one has stopped, it would jump.
+    drawn = [row for row in rounds if len(row["seeds"]) == len(methods[row["method"]]["runs"])]
+    plain = [{key: row[key] for key in ("method", "round", "mean", "low", "high")} for row in drawn]
+    own = [row | {"panel": row["method"], "series": "method"} for row in plain if row["method"] in names]
+    alone = [row | {"series": control} for row in plain if row["method"] == control]
+    return own + [row | {"panel": name} for name in names if name != control for row in alone]
 
 
 def _reported(rounds: list[dict[str, Any]], summary: Summary, names: list[str]) -> list[dict[str, Any]]:

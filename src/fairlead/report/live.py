@@ -43,15 +43,11 @@ def live_page(folder: Path, state: str) -> str:
     """The page of a comparison that is not finished."""
     plan = read_plan(folder)
     found = [_training(folder, path) for path in sorted((folder / "runs").rglob("settings.json"))]
-    newest = {name: [t for t in found if t.method == name and t.written] for name in plan["methods"]}
-    shown = {name: max(own, key=lambda t: t.written) for name, own in newest.items() if own}
+    newest = {t.method: t for t in sorted(found, key=lambda t: t.written) if t.written}
+    shown = {name: newest[name] for name in plan["methods"] if name in newest}
     done = sum(t.finished for t in found)
     said = f"Training goes on: {done} of the {len(found)} trainings begun so far {'is' if done == 1 else 'are'} done."
     body = [_line(name, [t for t in found if t.method == name], shown.get(name)) for name in plan["methods"]]
-    each = [
-        parts.line([t.place, f"{t.done} of {t.rounds}", f"{t.seconds:.1f}", "yes" if t.finished else "no"])
-        for t in sorted(found, key=lambda t: -t.written)
-    ]
     head = ("Method", "Trainings done", "Newest training", "Its round", "Its validation loss")
     sections = [
         f"<p class='soft'>{escape(scenario_name(_scenario(plan)))}, {time.strftime('%H:%M:%S')}</p>",
@@ -59,13 +55,22 @@ def live_page(folder: Path, state: str) -> str:
         "<p>This page shows the verdict when all methods are trained, and no test scores before.</p>",
         NOSCRIPT,
         f"<h2>How far</h2>{parts.table(head, body, 'words')}",
-        f"<details><summary>Every training</summary>"
-        f"{parts.table(('Training', 'Round', 'Seconds', 'Done'), each, 'words')}</details>",
+        _every_training(found),
         "<h2>Validation loss so far</h2><p class='soft'>The newest training of each method.</p>",
         "<div data-controls></div><div class='panels' data-chart='curves'></div>",
         f"<h2>What is run</h2><div class='side'>{pairs('Scenario', _scenario(plan))}</div>",
     ]
     return parts.page(f"Training: {scenario_name(_scenario(plan))}", sections, _data(plan["methods"], shown, state))
+
+
+def _every_training(found: list[Training]) -> str:
+    """A folded table, the newest first."""
+    lines = [
+        parts.line([t.place, f"{t.done} of {t.rounds}", f"{t.seconds:.1f}", "yes" if t.finished else "no"])
+        for t in sorted(found, key=lambda t: -t.written)
+    ]
+    table = parts.table(("Training", "Round", "Seconds", "Done"), lines, "words")
+    return f"<details><summary>Every training</summary>{table}</details>"
 
 
 def read_plan(folder: Path) -> dict[str, Any]:
@@ -200,7 +205,7 @@ def watching_server(folder: Path, port: int = 0) -> ThreadingHTTPServer:
             self.wfile.write(body)
 
         def log_message(self, format: str, *args: Any) -> None:
-            """Requests are no news."""
+            """Requests are not logged."""
 
     try:
         server = ThreadingHTTPServer((HOST, port), Handler)

@@ -57,9 +57,6 @@ def share_of(summary: Summary, owner: str) -> Summary:
     k = owners.index(owner)
     found = _found(summary, k)
     methods = {name: _entry(summary["methods"][name], found, name, k) for name in summary["methods"]}
-    about: dict[str, Any] = next((one for one in _data(summary).get("owners", []) if one["name"] == owner), {})
-    own = {"name": owner} | {key: about[key] for key in ABOUT if key in about}
-    known = {"rows": about["rows"], "target": _data(summary)["target"], "owners": [own]} if about else {}
     return Summary(
         scenario={key: summary["scenario"][key] for key in SCENARIO if key in summary["scenario"]},
         settings={key: summary["settings"][key] for key in SETTINGS if key in summary["settings"]},
@@ -67,12 +64,15 @@ def share_of(summary: Summary, owner: str) -> Summary:
         control=summary["control"],
         methods=methods,
         findings=found,
-        data=cast(Any, {"notes": []} | known),
+        data=cast(Any, {"notes": []} | _about(cast(dict[str, Any], summary["data"]), owner)),
     )
 
 
-def _data(summary: Summary) -> dict[str, Any]:
-    return cast(dict[str, Any], summary["data"])
+def _about(data: dict[str, Any], owner: str) -> dict[str, Any]:
+    """The owner's own data, where something is known of them."""
+    about: dict[str, Any] = next((one for one in data.get("owners", []) if one["name"] == owner), {})
+    own = {"name": owner} | {key: about[key] for key in ABOUT if key in about}
+    return {"rows": about["rows"], "target": data["target"], "owners": [own]} if about else {}
 
 
 def _found(summary: Summary, k: int) -> Found:

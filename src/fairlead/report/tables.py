@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from itertools import groupby
 from typing import Any, NamedTuple, get_args
 
 from rich import box
@@ -17,7 +18,7 @@ from rich.text import Text
 
 from fairlead.metrics import METRICS
 from fairlead.metrics.verdict import Verdict
-from fairlead.runs.summary import Decisions, Entry, Summary, Way
+from fairlead.runs.summary import Decided, Decisions, Entry, Summary, Way
 
 NONE = "–"
 WIDTH = 100  # columns of a terminal
@@ -245,17 +246,19 @@ def verdict_table(summary: Summary) -> Table:
     for i, short in enumerate(["way", *(column.short for column in shown)]):
         table.add_column(short, justify="right" if i else "left", no_wrap=bool(i), overflow="fold")
     worse = next((i for i, column in enumerate(shown, 1) if column.short in ("worse", "verdict")), 0)
-    kind = ""
-    for row in found:
-        if row.kind != kind:
-            kind = row.kind
-            table.add_row(Text(SHORT[kind], style="italic"))
-        cells = [Text(cell) for cell in row.cells]
-        told = cells[worse].plain
-        if told == "worse" or (told.isdigit() and told != "0"):
-            cells[worse].stylize("bold")
-        table.add_row(*cells)
+    for kind, group in groupby(found, lambda row: row.kind):
+        table.add_row(Text(SHORT[kind], style="italic"))
+        for row in group:
+            table.add_row(*_bold_if_worse(row.cells, worse))
     return table
+
+
+def _bold_if_worse(row: list[str], worse: int) -> list[Text]:
+    """A row's cells; the one that tells who is worse off stands out if somebody is."""
+    cells, told = [Text(cell) for cell in row], row[worse]
+    if told == "worse" or (told.isdigit() and told != "0"):
+        cells[worse].stylize("bold")
+    return cells
 
 
 def _width(shown: list[Column], found: list[Row]) -> int:
@@ -333,15 +336,19 @@ def told_decisions(summary: Summary, decisions: Sequence[Decisions]) -> str:
     home, others = deployed.pop("local", 0), ", ".join(f"{n} {what}" for what, n in deployed.most_common())
     over = f" in {times} {'seeds' if published(summary) else 'folds'}" if times > 1 else ""
     text = f"of {len(every)} decisions{over} {home} are for the owner's own model"
-    names = Counter(client["name"] for client in every if client["deploys"] == "local")
-    if 0 < len(names) <= 6:
-        text += f" ({', '.join(f'{name} {n}x' if times > 1 else name for name, n in names.items())})"
-    text += f" and for others: {others}." if others else "."
+    text += _at_home(every, times) + (f" and for others: {others}." if others else ".")
     sure = decisions[0]["sure"]
     if sure is None or not others:
         return text
     expected, bound = sum(client["worse"] for client in every) / times, (1 - sure) * (len(every) - home) / times
     return f"{text} Expected worse off than alone: {expected:.1f} owners, at most {bound:.1f} at sure = {sure:g}."
+
+
+def _at_home(every: list[Decided], times: int) -> str:
+    """The owners that keep their own model, where they are few."""
+    names = Counter(client["name"] for client in every if client["deploys"] == "local")
+    told = ", ".join(f"{name} {n}x" if times > 1 else name for name, n in names.items())
+    return f" ({told})" if 0 < len(names) <= 6 else ""
 
 
 def told_voices(summary: Summary, name: str) -> str:
@@ -380,8 +387,8 @@ def work(summary: Summary) -> list[str]:
     said = f"Passes over the rows: {told}. {control} was followed for {far:,.0f}"
     if not more:
         return [f"{said}; no method used more."]
-    way = next(way for way in ways(summary) if way["name"] == control)
-    ended = "was still improving" if improving(way) else "had stopped improving"
+    alone = {way["name"]: way for way in ways(summary)}[control]
+    ended = "was still improving" if improving(alone) else "had stopped improving"
     return [f"{said} and {ended}; more were used by {', '.join(more)}."]
 
 

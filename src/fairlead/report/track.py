@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from fairlead.core.errors import InputError, nearest
 from fairlead.report.read import read_records
 from fairlead.report.tables import counts, ways
-from fairlead.runs.summary import Summary, read_summary
+from fairlead.runs.summary import Summary, Way, read_summary
 
 
 class Entry(NamedTuple):
@@ -53,20 +53,26 @@ def _entries(folder: Path, summary: Summary) -> Iterator[Entry]:
         known = pc.if_else(pc.is_finite(records[column]), records[column], None)
         records = records.set_column(records.column_names.index(column), column, known)
     means = records.group_by(keys).aggregate([(column, "mean") for column in columns]).to_pylist()
+    by_run: dict[tuple[str, int], dict[int, dict[str, float]]] = {}
+    for row in sorted(means, key=lambda row: row["round"]):
+        scored = {f"{row['split']}/{row['model']}/{c}": row[f"{c}_mean"] for c in columns}
+        by_round = by_run.setdefault((row["method"], row["seed"]), {})
+        by_round.setdefault(row["round"], {}).update(_known(scored))
     plain = {**summary["scenario"], **summary["settings"]}
-    for way in (way for way in ways(summary) if way["name"] in summary["methods"]):
-        entry: Any = summary["methods"][way["name"]]
-        costs = {name: entry[name] for name in ("bytes_up", "bytes_down", "train_seconds")}
-        verdicts = {f"owners {word}": float(n) for word, n in counts(way).items()} if way["verdicts"] else {}
-        numbers = _known({"score": way["score"], "gain": way["gain"], "lowest owner": way["lowest"], **costs})
-        for seed in summary["settings"]["seeds"]:
-            by_round: dict[int, dict[str, float]] = {}
-            for row in (row for row in means if (row["method"], row["seed"]) == (way["name"], seed)):
-                scored = {f"{row['split']}/{row['model']}/{c}": row[f"{c}_mean"] for c in columns}
-                by_round.setdefault(row["round"], {}).update(_known(scored))
-            name = f"{way['name']}-{'fold' if 'folds' in summary['settings'] else 'seed'}{seed}"
+    part = "fold" if "folds" in summary["settings"] else "seed"
+    for way in ways(summary):
+        for seed in summary["settings"]["seeds"] if way["name"] in summary["methods"] else ():
             settings = {"method": way["name"], **plain, "seed": seed}
-            yield Entry(name, settings, dict(sorted(by_round.items())), numbers | verdicts)
+            scores = by_run.get((way["name"], seed), {})
+            yield Entry(f"{way['name']}-{part}{seed}", settings, scores, _final(way, summary))
+
+
+def _final(way: Way, summary: Summary) -> dict[str, float]:
+    """A method's figures at the end."""
+    entry: Any = summary["methods"][way["name"]]
+    costs = {name: entry[name] for name in ("bytes_up", "bytes_down", "train_seconds")}
+    verdicts = {f"owners {word}": float(n) for word, n in counts(way).items()} if way["verdicts"] else {}
+    return _known({"score": way["score"], "gain": way["gain"], "lowest owner": way["lowest"], **costs}) | verdicts
 
 
 def _known(values: dict[str, float | None]) -> dict[str, float]:

@@ -17,7 +17,7 @@ from fairlead.reproduce import confree, convoy, fedora, fedora_costs, fedora_rel
 from fairlead.reproduce import table as tables
 from fairlead.reproduce.cells import Found, Progress, collect, commits, table_of
 from fairlead.reproduce.processes import side_by_side
-from fairlead.reproduce.study import BUDGETS, Budget, Key, Study, keys_of, narrowed, restricted
+from fairlead.reproduce.study import BUDGETS, Budget, Key, Study, keys_of_pair, narrowed, restricted
 from fairlead.reproduce.table import Number, Verdict
 from fairlead.runs.files import read_json, write_json
 from fairlead.runs.identity import versions
@@ -161,8 +161,7 @@ def across(pages: Sequence[dict[str, Any]]) -> list[Verdict]:
     chosen = restricted(study(pages[0]["name"], pages[0]["budget"]), numbers)
     found = []
     for claim in chosen.claims:
-        keys = [{key for side in pair for key in keys_of(side)} for pair in claim.pairs]
-        apart = tuple(p for p, k in zip(claim.pairs, keys, strict=True) if not any(k <= part.keys() for part in parts))
+        apart = tuple(p for p in claim.pairs if not any(keys_of_pair(p) <= part.keys() for part in parts))
         if apart:
             found.append(tables.judge(claim._replace(pairs=apart), numbers))
     return found

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from filelock import FileLock
@@ -154,21 +154,17 @@ class Workshop:
 
 def _read(folder: Path, experiment: Experiment, result: Result) -> Result:
     """A run's figures: the summary, the curve of mean test accuracy, and the global model's accuracies."""
-    records: list[dict[str, Any]] = read_parts(folder / "records.parquet").to_pylist()
-    tested = [r for r in records if r["split"] == "test"]
-    rounds = sorted({r["round"] for r in tested})
-    result["curve"] = [[t, _mean(tested, t, "personal")] for t in rounds]
-    chosen = [r for r in records if r["split"] == "validation" and r["round"] == result["round"]["round"]]
-    if chosen:
-        result["validation"] = _mean(chosen, result["round"]["round"], "personal")
-    shared = [r for r in tested if r["model"] == "global" and r["round"] == result["round"]["round"]]
-    if experiment.evaluate_global and shared:
-        result["global"] = [r["accuracy"] for r in sorted(shared, key=lambda r: r["client"])]
+    found: dict[tuple[str, str, int], list[float]] = {}  # the clients' accuracies by split, model and round
+    for r in sorted(read_parts(folder / "records.parquet").to_pylist(), key=lambda r: r["client"]):
+        found.setdefault((r["split"], r["model"], r["round"]), []).append(r["accuracy"])
+    chosen = result["round"]["round"]
+    rounds = sorted(round for split, model, round in found if (split, model) == ("test", "personal"))
+    result["curve"] = [[round, float(np.mean(found["test", "personal", round]))] for round in rounds]
+    if ("validation", "personal", chosen) in found:
+        result["validation"] = float(np.mean(found["validation", "personal", chosen]))
+    if experiment.evaluate_global and ("test", "global", chosen) in found:
+        result["global"] = found["test", "global", chosen]
     return result
-
-
-def _mean(records: list[dict[str, Any]], round: int, model: str) -> float:
-    return float(np.mean([r["accuracy"] for r in records if (r["round"], r["model"]) == (round, model)]))
 
 
 def values(entry: Entry, found: Found, seeds: int) -> list[float] | str:

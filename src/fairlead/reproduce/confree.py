@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Any
 
 import torch
@@ -249,7 +249,7 @@ def table1(budget: Budget) -> Study:
         f"more. Seconds: the median round on this machine, the first left out, an epoch of {SIZES[budget]['samples']} "
         "images a client.",
     )
-    many = [place for place in places if "Dirichlet" in place and not place.startswith("CIFAR")]
+    many = ["Tiny-ImageNet, Dirichlet(0.1)", "Flowers-102, Dirichlet(0.1)"]
     claims = (*gains(list(HOSTS), list(places)), more_classes("CIFAR-10, Dirichlet(0.1)", many))
     plain, paper, released, _, long, scaled = variants()
     rows = ((paper, plain), (paper, long), (paper, scaled), (released, plain))
@@ -288,41 +288,36 @@ def iteration(method: str, samples: int, rounds: int, seed: int) -> Result:
 
 def table2(budget: Budget) -> Study:
     """Numbers of clients and participation."""
-    columns, entries = [], {}
+    columns, plans = [], {}
     scenarios = {"CIFAR-100": "cifar100-dirichlet", "Flowers-102": "flowers102-dirichlet"}
-    places = [(group, clients, rate) for group in scenarios for clients in (20, 60) for rate in RATES]
-    for j, (group, clients, rate) in enumerate(places):
+    for group, clients, rate in product(scenarios, (20, 60), RATES):
         key = f"{group}, C = {clients}, P = {rate:.0%}"
         columns.append(Column(key, f"C = {clients}, P = {rate:.0%}", group, 100.0, 2))
-        plan = settings(scenarios[group], budget, clients=clients, participation=rate)
-        for i, host in enumerate(SIX):
-            for suffix, (stage, options) in variants().items():
-                printed = None if "mean" in suffix else TABLE2[2 * i + ("ConFREE" in suffix)][j]
-                entries[host + suffix, key] = Entry(cell(host, stage, options, plan), "accuracy", printed)
-    keys = [c.key for c in columns]
-    ordered = {(row, key): entries[row, key] for row in dict.fromkeys(r for r, _ in entries) for key in keys}
+        plans[key] = settings(scenarios[group], budget, clients=clients, participation=rate)
+    entries = {}
+    for (i, host), (suffix, (stage, options)) in product(enumerate(SIX), variants().items()):
+        printed = [None] * 8 if "mean" in suffix else TABLE2[2 * i + ("ConFREE" in suffix)]
+        for (key, plan), value in zip(plans.items(), printed, strict=True):
+            entries[host + suffix, key] = Entry(cell(host, stage, options, plan), "accuracy", value)
     title = "ConFREE by number of clients and participation"
+    claims, notes = (*gains(SIX, list(plans)), *_largest_gains(list(plans))), (ATTRIBUTION, SETTING)
+    return Study("confree-table2", title, "Table 2", tuple(columns), entries, claims, notes, SEEDS[budget])
+
+
+def _largest_gains(columns: list[str]) -> tuple[Claim, ...]:
+    """What the paper says of Table 2: who gains most, and where."""
     hardest = "Flowers-102, C = 60, P = 30%"
-    flowers = [key for key in keys if key.startswith("Flowers-102, C = 60")]
-    claims = (
-        *gains(SIX, keys),
+    others = [column for column in columns if column != hardest]
+    flowers = [column for column in columns if column.startswith("Flowers-102, C = 60")]
+    return (
         Claim(
             f"the two largest gains, of APFL and FedALA, are at {hardest}",
-            tuple(
-                (gain(top, hardest), gain(host, key))
-                for top in ("APFL", "FedALA")
-                for host in SIX
-                for key in keys
-                if key != hardest
-            ),
+            tuple((gain(top, hardest), gain(*place)) for top in ("APFL", "FedALA") for place in product(SIX, others)),
         ),
         Claim(
             "with 60 clients on Flowers-102, APFL, FedPAC and FedALA gain more than FedROD, FedRep and FedCP",
-            tuple((gain(a, key), gain(b, key)) for a in GLOBAL_MINDED for b in LOCAL_MINDED for key in flowers),
+            tuple((gain(a, c), gain(b, c)) for a, b, c in product(GLOBAL_MINDED, LOCAL_MINDED, flowers)),
         ),
-    )
-    return Study(
-        "confree-table2", title, "Table 2", tuple(columns), ordered, claims, (ATTRIBUTION, SETTING), SEEDS[budget]
     )
 
 
@@ -403,40 +398,28 @@ NEGATIVE = {"PTR, %": ("ptr", 100.0, 1), "clients worse off": ("worse", 1.0, 1),
 def negative_transfer(budget: Budget) -> Study:
     """What ConFREE is for: who is worse off than alone, host by host, with and without it."""
     places = {"CIFAR-10, Dirichlet(0.1)": "cifar10-dirichlet", "Flowers-102, Dirichlet(0.1)": "flowers102-dirichlet"}
-    columns, entries = [], {}
+    plans = {place: settings(scenario, budget) for place, scenario in places.items()}
+    columns = [Column(f"{p}, {title}", title, p, *NEGATIVE[title][1:]) for p in places for title in NEGATIVE]
     plain, paper, *_ = variants().items()
-    for place, scenario in places.items():
-        plan = settings(scenario, budget)
-        for title, (measure, scale, decimals) in NEGATIVE.items():
-            key = f"{place}, {title}"
-            columns.append(Column(key, title, place, scale, decimals))
-            for host in HOSTS:
-                for suffix, (stage, options) in (plain, paper):
-                    entries[host + suffix, key] = Entry(cell(host, stage, options, plan), measure)
-    claims = []
-    for title in NEGATIVE:
-        keys = [f"{place}, {title}" for place in places]
-        pairs = [((f"{host} + ConFREE", key), (host, key)) for host in HOSTS for key in keys]
-        if title == "clients worse off":
-            claims.append(Claim("ConFREE leaves no more clients worse off", tuple(p[::-1] for p in pairs), slack=1e-9))
-        elif title == "PTR, %":
-            claims.append(Claim("ConFREE lowers no host's share of clients above LOCAL", tuple(pairs), slack=1e-9))
-        else:
-            claims.append(Claim("ConFREE raises the lowest 5% of clients", tuple(pairs)))
+    entries = {
+        (host + suffix, column.key): Entry(cell(host, stage, options, plans[column.group]), NEGATIVE[column.title][0])
+        for host, (suffix, (stage, options)), column in product(HOSTS, (plain, paper), columns)
+    }
+
+    def pairs(title: str) -> list[tuple[Key, Key]]:
+        return [((f"{host} + ConFREE", f"{p}, {title}"), (host, f"{p}, {title}")) for host in HOSTS for p in places]
+
+    above_local, fewer = tuple(pairs("PTR, %")), tuple((low, high) for high, low in pairs("clients worse off"))
+    claims = (
+        Claim("ConFREE lowers no host's share of clients above LOCAL", above_local, slack=1e-9),
+        Claim("ConFREE leaves no more clients worse off", fewer, slack=1e-9),
+        Claim("ConFREE raises the lowest 5% of clients", tuple(pairs("lowest 5%"))),
+    )
     notes = (SETTING, "Each client is compared with the same client trained alone, with the same budget.")
     title = "Negative transfer with and without ConFREE"
     seeds = {"quick": 1, "standard": 3, "full": 3}[budget]
-    ordered = {(row, c.key): entries[row, c.key] for row in dict.fromkeys(r for r, _ in entries) for c in columns}
-    return Study(
-        "confree-negative-transfer",
-        title,
-        "the paper's claim; it prints no such table",
-        tuple(columns),
-        ordered,
-        tuple(claims),
-        notes,
-        seeds,
-    )
+    source = "the paper's claim; it prints no such table"
+    return Study("confree-negative-transfer", title, source, tuple(columns), entries, claims, notes, seeds)
 
 
 def _figure(name: str, title: str, source: str, axis: str, plans: dict[str, dict[str, Any]], budget: Budget) -> Study:

@@ -25,7 +25,7 @@ def listing() -> Table:
 
 
 def show(console: Console, result: Reproduction) -> None:
-    """The tables, the claims' fate and where the files are."""
+    """The tables, what became of the claims, and where the files are."""
     for part in terminal(result.study, result.numbers, result.verdicts, result.budget, result.seeds):
         console.print(part)
     console.print(f"Written: {result.folder}", highlight=False, soft_wrap=True)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from itertools import product
+from typing import Any, NamedTuple
 
 from fairlead.reproduce.study import Budget, Cell, Claim, Column, Entry, Key, Picture, Study, above, numbers
 
@@ -127,34 +128,46 @@ def cell(method: str, plan: Mapping[str, Any], budget: Budget, shared: bool = Fa
     return Cell(method, {**plan, **more})
 
 
+class _Printed(NamedTuple):
+    """A table of accuracies by method and place."""
+
+    numbers: list[list[float | None]]
+    methods: Mapping[str, str]
+    shared: bool  # of the global model
+    places: tuple[str, ...] = tuple(PLACES)
+
+    def values(self, row: str, place: str) -> list[float | None]:
+        """Mean, lowest and top 5% in print."""
+        if row == AT_THETA:
+            return [None] * 3
+        i, p = list(self.methods).index(row), 2 * list(PLACES).index(place)
+        return [self.numbers[p][i], *self.numbers[p + 1][2 * i : 2 * i + 2]]
+
+    def entries(self, budget: Budget) -> dict[Key, Entry]:
+        """All its numbers, method by method."""
+        plans = {place: settings(*PLACES[place], budget) for place in self.places}
+        prefix = "global." if self.shared else ""
+        found: dict[Key, Entry] = {}
+        for (row, method), place in product(self.methods.items(), self.places):
+            reading = {"at": "theta"} if row == AT_THETA else {}
+            one = cell(method, plans[place], budget, self.shared, **reading)
+            for (statistic, measure), value in zip(STATISTICS.items(), self.values(row, place), strict=True):
+                found[row, f"{place}, {statistic}"] = Entry(one, prefix + measure, value)
+        return found
+
+
 def _table(
-    name: str,
-    title: str,
-    source: str,
-    printed: list[list[float | None]],
-    methods: Mapping[str, str],
-    shared: bool,
-    budget: Budget,
-    picture: Picture | None = None,
-    places: tuple[str, ...] = tuple(PLACES),
+    name: str, title: str, source: str, printed: _Printed, budget: Budget, picture: Picture | None = None
 ) -> Study:
-    columns, entries = [], {}
-    prefix = "global." if shared else ""
-    for place in places:
-        plan, p = settings(*PLACES[place], budget), list(PLACES).index(place)
-        columns += [Column(f"{place}, {statistic}", statistic, place, 100.0, 2) for statistic in STATISTICS]
-        for i, (row, method) in enumerate(methods.items()):
-            other = row == AT_THETA
-            values = [None] * 3 if other else [printed[2 * p][i], *printed[2 * p + 1][2 * i : 2 * i + 2]]
-            one = cell(method, plan, budget, shared, **({"at": "theta"} if other else {}))
-            for j, (statistic, measure) in enumerate(STATISTICS.items()):
-                entry = Entry(one, prefix + measure, values[j])
-                entries[row, f"{place}, {statistic}"] = entry
-    ordered: dict[Key, Entry] = {key: entries[key] for row in methods for key in entries if key[0] == row}
-    claims = _claims(methods, [f"{place}, mean" for place in places], [f"{place}, lowest 5%" for place in places])
-    if "PLGU-GHN" in methods:
+    entries, places = printed.entries(budget), printed.places
+    columns = tuple(
+        Column(f"{place}, {statistic}", statistic, place, 100.0, 2) for place in places for statistic in STATISTICS
+    )
+    means, lowest = ([f"{place}, {what}" for place in places] for what in ("mean", "lowest 5%"))
+    claims = _claims(printed.methods, means, lowest)
+    if "PLGU-GHN" in printed.methods:
         claims += tuple(_best(entries, places, statistic) for statistic in STATISTICS)
-    return Study(name, title, source, tuple(columns), ordered, claims, (SETTING, READINGS), SEEDS[budget], picture)
+    return Study(name, title, source, columns, entries, claims, (SETTING, READINGS), SEEDS[budget], picture)
 
 
 def _claims(methods: Mapping[str, str], means: list[str], lowest: list[str]) -> tuple[Claim, ...]:
@@ -185,13 +198,13 @@ def _best(entries: Mapping[Key, Entry], places: tuple[str, ...], statistic: str)
 def table1(budget: Budget) -> Study:
     """The global model."""
     title = "PLGU: accuracy of the global model"
-    return _table("plgu-table1", title, "Table 1", TABLE1, TABLE1_METHODS, True, budget)
+    return _table("plgu-table1", title, "Table 1", _Printed(TABLE1, TABLE1_METHODS, shared=True), budget)
 
 
 def table2(budget: Budget) -> Study:
     """The personal models."""
     title = "PLGU: accuracy of the personal models"
-    return _table("plgu-table2", title, "Table 2", TABLE2, TABLE2_METHODS, False, budget)
+    return _table("plgu-table2", title, "Table 2", _Printed(TABLE2, TABLE2_METHODS, shared=False), budget)
 
 
 def figure(budget: Budget) -> Study:
@@ -199,9 +212,8 @@ def figure(budget: Budget) -> Study:
     places = ("CIFAR-10, C = 10", "CIFAR-100, C = 10", "Tiny-ImageNet, C = 20")
     title = "PLGU: accuracy by round"
     picture = Picture("rounds", "Mean test accuracy of the personal models by round", "accuracy, %")
-    return _table(
-        "plgu-figure", title, "the figure after Table 2", TABLE2, TABLE2_METHODS, False, budget, picture, places
-    )
+    printed = _Printed(TABLE2, TABLE2_METHODS, shared=False, places=places)
+    return _table("plgu-figure", title, "the figure after Table 2", printed, budget, picture)
 
 
 def _sweep(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -120,6 +120,11 @@ def keys_of(side: Side) -> list[Key]:
     return [(side.row, side.column), (side.base, side.column)] if isinstance(side, Gain) else [side]
 
 
+def keys_of_pair(pair: tuple[Side, Side]) -> set[Key]:
+    """The numbers that both sides are made of."""
+    return {key for side in pair for key in keys_of(side)}
+
+
 class Picture(NamedTuple):
     """A figure to draw from the results."""
 
@@ -172,31 +177,31 @@ def narrowed(study: Study, only: Sequence[str]) -> Study:
     groups: set[str] = set()
     rows: set[str] = set()
     for text in only:
-        in_groups = {g for g in study.groups if _names(text, g)}
-        in_rows = {r for r in study.rows if _names(text, r)}
+        in_groups, in_rows = set(_named(text, study.groups)), set(_named(text, study.rows))
         if not in_groups and not in_rows:
             names = [*study.groups, *study.rows]
             raise InputError(f"--only '{text}': {study.name} has no such row or column; {nearest(text, names)}")
         groups |= in_groups
         rows |= set() if in_groups else in_rows
-    keys = {c.key for c in study.columns if not groups or c.group in groups}
-    return restricted(study, {k for k in study.entries if k[1] in keys and (not rows or k[0] in rows)})
+    keys = {c.key for c in study.columns if c.group in (groups or study.groups)}
+    rows = rows or set(study.rows)
+    return restricted(study, {(row, column) for row, column in study.entries if column in keys and row in rows})
 
 
 def restricted(study: Study, keys: Collection[Key]) -> Study:
     """The study with these entries alone; claims are cut to what is left."""
     entries = {k: e for k, e in study.entries.items() if k in keys}
-    columns = tuple(c for c in study.columns if any(column == c.key for _, column in entries))
-    kept = [
-        claim._replace(pairs=tuple(p for p in claim.pairs if all(k in entries for s in p for k in keys_of(s))))
-        for claim in study.claims
-    ]
+    used = {column for _, column in entries}
+    columns = tuple(c for c in study.columns if c.key in used)
+    kept = [c._replace(pairs=tuple(p for p in c.pairs if keys_of_pair(p) <= entries.keys())) for c in study.claims]
     return replace(study, columns=columns, entries=entries, claims=tuple(claim for claim in kept if claim.pairs))
 
 
-def _names(text: str, name: str) -> bool:
-    text, name = text.lower(), name.lower()
-    return text[1:] == name if text.startswith("=") else text in name
+def _named(text: str, names: Iterable[str]) -> list[str]:
+    """The names that the text occurs in; after an equals sign it must be the whole name."""
+    if text.startswith("="):
+        return [name for name in names if name.lower() == text[1:].lower()]
+    return [name for name in names if text.lower() in name.lower()]
 
 
 def above(text: str, row: str, others: list[str], columns: list[str], slack: float = 0.0) -> Claim:

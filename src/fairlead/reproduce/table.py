@@ -88,30 +88,28 @@ def judge(claim: Claim, numbers: Numbers) -> Verdict:
     The spread of a pair is the standard deviation over seeds of its difference. One seed has none: then the sign alone
     decides.
     """
-    held, measured = 0, 0
-    against: list[str] = []
-    within: list[str] = []
-    margin: float | None = None
+    found: dict[Status, list[str]] = {status: [] for status in STATUSES}
+    margins: list[float] = []
     for high, low in claim.pairs:
         pair = _differences(high, low, numbers)
-        if pair is None:
-            continue
-        measured += 1
-        assert pair.mean is not None
-        margin = pair.mean if margin is None else min(margin, pair.mean)
-        rounding = ROUNDING * max(abs(_mean(s, numbers) or 0.0) for s in (high, low))
-        spread = pair.std or 0.0
-        enough = -claim.slack - rounding if claim.slack else spread + rounding
-        if pair.mean > enough:
-            held += 1
-        elif spread and pair.mean >= -spread - claim.slack:
-            within.append(_in_words(high, low, numbers, pair))
-        else:
-            against.append(_in_words(high, low, numbers, pair))
-    status: Status = "does not hold" if against else "within the spread" if within else "holds"
-    return Verdict(
-        claim.text, status if measured else "not run", held, measured, len(claim.pairs), against, within, margin
-    )
+        if pair is not None and pair.mean is not None:
+            margins.append(pair.mean)
+            rounding = ROUNDING * max(abs(_mean(s, numbers) or 0.0) for s in (high, low))
+            found[_became(pair.mean, pair.std or 0.0, claim.slack, rounding)].append(
+                _in_words(high, low, numbers, pair)
+            )
+    held, within, against = (found[status] for status in STATUSES[:3])
+    # The worst that became of a pair is what became of the claim.
+    status: Status = next((status for status in reversed(STATUSES) if found[status]), "not run")
+    margin = min(margins, default=None)
+    return Verdict(claim.text, status, len(held), len(margins), len(claim.pairs), against, within, margin)
+
+
+def _became(difference: float, spread: float, slack: float, rounding: float) -> Status:
+    """What became of one pair."""
+    if difference > (-slack - rounding if slack else spread + rounding):
+        return "holds"
+    return "within the spread" if spread and difference >= -spread - slack else "does not hold"
 
 
 def _values(side: Side, numbers: Numbers) -> tuple[float, ...]:
@@ -151,7 +149,7 @@ def _in_words(high: Side, low: Side, numbers: Numbers, difference: Number) -> st
 
 
 def sentence(verdict: Verdict, most: int = 4) -> str:
-    """A claim's fate in one line."""
+    """What became of a claim, in one line."""
     if verdict.status == "not run":
         return f"not run: {verdict.text}."
     count = f"{verdict.held} of {verdict.measured}"
@@ -177,24 +175,25 @@ def blocks(study: Study, numbers: Numbers) -> list[Block]:
     found = []
     for group, columns in study.groups.items():
         rows = [row for row in study.rows if any((row, c.key) in numbers for c in columns)]
-        printed = [
-            c
-            for c in columns
-            if any(numbers[row, c.key].published is not None for row in rows if (row, c.key) in numbers)
-        ]
-        head = [""]
-        for column in columns:
-            if len(columns) > WIDE:
-                head.append(f"{column.title}, ours (paper)" if column in printed else column.title)
-            else:
-                heads = [f"{column.title}, paper", "ours", "difference"] if column in printed else [column.title]
-                head += heads
+        wide = len(columns) > WIDE
+        shapes = [(c, _is_printed(c, numbers), wide) for c in columns]
+        head = [text for shape in shapes for text in _heads(*shape)]
         lines = [
-            [row, *(text for c in columns for text in _cells(numbers.get((row, c.key)), c, columns, printed))]
-            for row in rows
+            [text for shape in shapes for text in _cells(numbers.get((row, shape[0].key)), *shape)] for row in rows
         ]
-        found.append(Block(group, head, lines))
+        found.append(Block(group, ["", *head], [[row, *line] for row, line in zip(rows, lines, strict=True)]))
     return found + gains(study, numbers)
+
+
+def _is_printed(column: Column, numbers: Numbers) -> bool:
+    return any(n.published is not None for (_, key), n in numbers.items() if key == column.key)
+
+
+def _heads(column: Column, printed: bool, wide: bool) -> list[str]:
+    """A column's names; `printed` says whether the paper has numbers of it."""
+    if not printed:
+        return [column.title]
+    return [f"{column.title}, ours (paper)"] if wide else [f"{column.title}, paper", "ours", "difference"]
 
 
 def gains(study: Study, numbers: Numbers) -> list[Block]:
@@ -202,9 +201,9 @@ def gains(study: Study, numbers: Numbers) -> list[Block]:
     columns = [c for c in study.columns if any((row, c.key) in numbers for row, _ in study.gains)]
     rows = []
     for row, base in study.gains:
-        pairs = [(numbers.get((row, c.key)), numbers.get((base, c.key))) for c in columns]
-        if any(a and b and a.ours and b.ours for a, b in pairs):
-            rows.append([f"{row} over {base}", *(_gain(a, b, c) for (a, b), c in zip(pairs, columns, strict=True))])
+        cells = [_gain(numbers.get((row, c.key)), numbers.get((base, c.key)), c) for c in columns]
+        if set(cells) - {NONE}:
+            rows.append([f"{row} over {base}", *cells])
     return [Block("Gains, seed by seed", ["", *(c.group or c.title for c in columns)], rows)] if rows else []
 
 
@@ -217,17 +216,17 @@ def _gain(row: Number | None, base: Number | None, column: Column) -> str:
     return _text(gain.mean, column.decimals, "+") + spread
 
 
-def _cells(number: Number | None, column: Column, columns: list[Column], printed: list[Column]) -> list[str]:
+def _cells(number: Number | None, column: Column, printed: bool, wide: bool) -> list[str]:
     if number is None:
-        return [NONE] * (3 if column in printed and len(columns) <= WIDE else 1)
+        return [NONE] * len(_heads(column, printed, wide))
     places = column.decimals
     ours = "not run" if number.mean is None else _text(number.mean, places)
     if number.std is not None:
         ours += f" ± {_text(number.std, places)}"
-    if column not in printed:
+    if not printed:
         return [ours]
     paper = NONE if number.published is None else _text(number.published, places)
-    if len(columns) > WIDE:
+    if wide:
         return [f"{ours} ({paper})"]
     return [paper, ours, NONE if number.difference is None else _text(number.difference, places, "+")]
 
@@ -251,7 +250,7 @@ def said(study: Study, budget: Budget, seeds: int) -> str:
 
 
 def terminal(study: Study, numbers: Numbers, verdicts: list[Verdict], budget: Budget, seeds: int) -> list[Table | Text]:
-    """The tables and the claims' fate, for a console."""
+    """The tables and what became of the claims, for a console."""
     shown: list[Table | Text] = []
     for block in blocks(study, numbers):
         table = Table(title=block.title or study.title, box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)

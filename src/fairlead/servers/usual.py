@@ -11,7 +11,7 @@ def averaging(average: Server) -> Server:
 
 
 def silent(average: Server) -> Server:
-    """Says nothing and hears nothing: the server of clients that train alone."""
+    """Sends nothing and uses nothing: the server of clients that train alone."""
 
     def update(state: Named, rows: Named, cohort: Cohort) -> tuple[Named, Named]:
         return state, {}

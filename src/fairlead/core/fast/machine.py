@@ -57,7 +57,7 @@ def one_thread() -> None:
 def by_columns(work: Callable[[slice], T], rows: Tensor) -> list[T]:
     """`work` on stretches of the rows' columns, all cores at once; the results in order. It must not call this itself.
 
-    A thread each with one intra-op thread: a team of OpenMP threads waits in a loop that burns the core which the
+    A thread each with one intra-op thread: a team of OpenMP threads waits in a loop that keeps busy the core which the
     next round's workers need, and collapses where others use the machine. A device has its own ways to divide work.
 
     >>> by_columns(lambda some: some.stop - some.start, torch.empty(1, 40_000))
@@ -81,7 +81,7 @@ def _column_threads(workers: int) -> ThreadPoolExecutor:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_column_threads.cache_clear)  # threads do not come along
+    os.register_at_fork(after_in_child=_column_threads.cache_clear)  # a forked process has no threads
 
 
 LINE = 64  # bytes of a cache line, which vector instructions want whole

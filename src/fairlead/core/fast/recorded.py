@@ -96,7 +96,7 @@ class StackedLinear(nn.Module):
         self.clear()
 
     def clear(self) -> None:
-        """Hold nobody's weights."""
+        """Hold no client's weights."""
         self.weight = torch.empty(0)
         self.bias = None
 
