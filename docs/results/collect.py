@@ -2,11 +2,12 @@
 
     python docs/results/collect.py
 
-With arguments, first take finished reproductions into this folder, with the commit that made them:
+With arguments, first take finished reproductions into this folder:
 
-    python docs/results/collect.py OUT COMMIT NAME [NAME ...] [--budget standard] [--part PART]
+    python docs/results/collect.py OUT NAME [NAME ...] [--budget standard] [--part PART]
 
-OUT is the folder given to `fairlead reproduce --out`; a PART of a table goes to a folder NAME-PART of its own.
+OUT is the folder given to `fairlead reproduce --out`; a PART of a table goes to a folder NAME-PART of its own. The
+commits that trained a table are those which its cells recorded.
 """
 
 import argparse
@@ -40,7 +41,7 @@ With one seed no spread is known, and the sign of the difference decides; anothe
 """
 
 
-def take(out: Path, commit: str, name: str, budget: str, part: str | None) -> None:
+def take(out: Path, name: str, budget: str, part: str | None) -> None:
     """Copy one reproduction."""
     source, target = out / name / budget, HERE / (f"{name}-{part}" if part else name)
     shutil.rmtree(target, ignore_errors=True)
@@ -48,7 +49,9 @@ def take(out: Path, commit: str, name: str, budget: str, part: str | None) -> No
     for path in sorted(source.iterdir()):
         if path.suffix != ".png":  # the SVG is the same figure
             (target / path.name).write_text(PLACE.sub(r"\1 at hand", path.read_text("utf-8")), "utf-8")
-    page = json.loads((target / "numbers.json").read_text("utf-8")) | {"commit": commit}
+    page = json.loads((target / "numbers.json").read_text("utf-8"))
+    commits = sorted({commit for entry in page["entries"] for commit in entry["commits"]})
+    page["commit"] = ", ".join(commits) or "unknown"
     (target / "numbers.json").write_text(json.dumps(page, indent=1, ensure_ascii=False) + "\n", "utf-8")
 
 
@@ -97,13 +100,12 @@ def main() -> None:
     """Take what is named, then write all pages."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("out", nargs="?", type=Path)
-    parser.add_argument("commit", nargs="?")
     parser.add_argument("names", nargs="*")
     parser.add_argument("--budget", default="standard")
     parser.add_argument("--part")
     given = parser.parse_args()
     for name in given.names:
-        take(given.out, given.commit, name, given.budget, given.part)
+        take(given.out, name, given.budget, given.part)
     (HERE / "README.md").write_text(index(), "utf-8")
 
 

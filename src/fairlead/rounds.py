@@ -253,7 +253,7 @@ def warn_of_absent(answer: Answer, round: int) -> None:
 
 def assemble(method: Method, average: Server | None, layout: Layout) -> Server:
     """The method's server, around its own averaging stage or another."""
-    check_mixed(method, layout)
+    check_mixed("this method", method, layout)
     if method.average is None:
         require(average is None, "this method averages nothing, so there is no stage to replace")
         return method.server(Server(lambda m, h, n: ({}, m), lambda s, r, c: (s, r)))
@@ -261,15 +261,18 @@ def assemble(method: Method, average: Server | None, layout: Layout) -> Server:
     return with_parts(method.server(parameters_only(average or method.average, parts)), parts)
 
 
-def check_mixed(method: Method, layout: Layout) -> None:
-    """Refuse to average bodies of which each client trains one and leaves the others as they were made."""
-    bodies = {name for owner in layout.whose for name in layout.part(f"{owner}.bodies".removeprefix(".")).tensors}
+def check_mixed(name: str, method: Method, layout: Layout) -> None:
+    """Refuse to average bodies of which each client trains one and leaves the others as they were made.
+
+    The layout is that of the module which the method trains.
+    """
+    bodies = {tensor for owner in layout.whose for tensor in layout.part(f"{owner}.bodies".removeprefix(".")).tensors}
     averaged = () if method.average is None else (n for p in method.averaged(layout).values() for n in p.tensors)
     apart = method.mixed if method.average is None else not bodies.intersection(averaged)
     require(
         not bodies or apart,
-        "the clients' models have different architectures, and this method sends them to one another; use local, "
-        "fedproto or lg-fedavg, or one architecture for all",
+        f"the clients' models have different architectures, and {name} sends them to one another; use local, fedproto "
+        "or lg-fedavg, or one architecture for all",
     )
 
 

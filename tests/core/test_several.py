@@ -1,9 +1,12 @@
 """Clients of different architectures in one run: each is as if its own body were all there is."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch import Tensor, nn
 
+from fairlead import compare
 from fairlead.clients import InProcess, engine
 from fairlead.core import Federation, InputError, Layout, Method, Plan, Split, Training
 from fairlead.methods import fedavg, fedproto, fedres, lg_fedavg, local
@@ -96,6 +99,12 @@ def test_what_is_shared_may_be_the_head_but_no_body() -> None:
     assert torch.equal(models[0, head], models[1, head])
     with pytest.raises(InputError, match="different architectures, and this method sends them"):
         trained(fedavg(), several())
+
+
+def test_a_comparison_refuses_what_would_average_bodies_before_anything_is_trained(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="different architectures, and ditto sends them"):
+        compare(["fedproto", "ditto"], model="mixed", out=tmp_path / "out", rounds=1)
+    assert not (tmp_path / "out").exists()
 
 
 def test_bodies_are_named() -> None:

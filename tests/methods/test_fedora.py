@@ -1,14 +1,17 @@
 """FEDORA: closed forms of the tie and the propagation, its limits, and clients that join late."""
 
+import inspect
+from typing import Any
+
 import torch
 from helpers import Point, quadratic, run, training
 from torch import Tensor
 
-from fairlead.core import Cohort, FastNetwork, Federation, Layout, Split, Task
+from fairlead.core import Cohort, FastNetwork, Federation, InputError, Layout, Split, Task
 from fairlead.functional import spread_matrix, subspace_similarity
-from fairlead.methods import fedora, local
+from fairlead.methods import METHODS, fedora, local
 from fairlead.methods.fedora import nearest_only, summed_loss
-from fairlead.servers import mean
+from fairlead.servers import STAGES, mean
 
 CENTRES = [[0.0, 0.0], [1.0, 0.0], [4.0, 2.0]]
 INPUTS = [[1.0, 0.0], [1.0, 0.5], [0.0, 1.0]]
@@ -100,6 +103,25 @@ def test_the_paper_is_the_default() -> None:
     )
     assert torch.equal(usual, paper)
     assert not torch.allclose(usual, released, atol=1e-3)
+
+
+def test_wherever_a_paper_and_its_code_differ_the_paper_is_the_default() -> None:
+    """By name, over all of the catalogue: what takes "released" is "paper" where nothing is said."""
+    both = [name for name, make in {**METHODS, **STAGES}.items() if takes_released(make)]
+    assert both == ["fedora", "confree"]
+    for name in both:
+        make: Any = {**METHODS, **STAGES}[name]
+        assert inspect.signature(make).parameters["variant"].default == "paper"
+
+
+def takes_released(make: Any) -> bool:
+    if "variant" not in inspect.signature(make).parameters:
+        return False
+    try:
+        make(variant="released")
+    except InputError:
+        return False
+    return True
 
 
 def test_edges_lead_to_the_nearest_others_that_are_present() -> None:

@@ -11,11 +11,12 @@ import torch
 from torch import nn
 
 from fairlead.attacks import Attack, attacked, poisoned
-from fairlead.clients import ENGINES, RAY, Engine, check_models, choose, engine
+from fairlead.clients import ENGINES, RAY, Engine, check_models, choose, engine, wrapped
 from fairlead.core import FairleadError, Federation, InputError, Layout, check_targets, require
 from fairlead.core.device import find_device, module_on
 from fairlead.data import Scenario, Source
 from fairlead.models import build
+from fairlead.rounds import check_mixed
 from fairlead.runs.files import read_json
 from fairlead.runs.identity import fingerprint
 from fairlead.runs.run import Job, Run
@@ -46,7 +47,10 @@ class Material:
         """The run, ready to train, on this engine or on the one that made its folder or its neighbours'."""
         check_targets(run.name, run.entry.method, self.federation)
         module, made = self._made(run.seed)
-        check_models(run.experiment.select, self.federation.clients, Layout(module).size)
+        layout = Layout(module)
+        check_models(run.experiment.select, self.federation.clients, layout.size)
+        if layout.whose:
+            check_mixed(run.name, run.entry.method, Layout(wrapped(run.entry.method, module, run.seed)))
         if fast is None:
             beside = sorted(run.folder.parent.glob("*/settings.json"))
             fast = self.engine(run.seed, engine_in(run.folder / "settings.json", *beside))
