@@ -6,6 +6,7 @@ Every rule is compared with LOCAL on all its rows. Cases are kept in --cache as 
 
 table of rules   mean gain over LOCAL, the worst case's, the lowest 5% of clients, clients significantly worse
 table of chances how often clients that deployed something else were worse on test rows, beside what they were told
+by scenario      the same gains where joining helps and where it hurts
 """
 
 from __future__ import annotations
@@ -17,39 +18,50 @@ import os
 import sys
 import time
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from scipy.special import ndtr, ndtri
 from scipy.stats import binomtest, ttest_1samp
 
 from fairlead.catalogue import parse
 from fairlead.clients import InProcess, engine
+from fairlead.comparison.assess import TWIN
 from fairlead.comparison.decisions import in_order, in_parts
 from fairlead.core import DivergedError, Federation, NeedsValidationError, Plan, Split, Training
 from fairlead.functional import voice_outputs
-from fairlead.methods import Decision, guard, stack
-from fairlead.methods.voices import ROUNDS, Weigh, decide
+from fairlead.methods import guard
+from fairlead.methods.voices import ROUNDS, Deciding, Weigh, decide
 from fairlead.metrics import METRICS, Metric
 from fairlead.models import build
 from fairlead.rounds import federate
 from fairlead.settings import Experiment, check, resolve
 
 RESULTS = Path(__file__).parent / "results"
-METHODS = ("fedavg", "fedavg+ft", "fedrep", "ditto", "lg-fedavg", "apfl", "fedora")
-SURE = (0.5, 0.8, 0.9, 0.95)
+METHODS = ("fedavg", "fedavg+ft", "fedrep", "lg-fedavg", "neighbours", "ditto", "fedora")
+TWINS = 2  # more trainings of LOCAL, from other first weights: ensembles of like networks
+SURE, DEFAULT = (0.5, 0.8, 0.9, 0.95), 0.9
 PARTS, ERROR = 5, 0.05
 QUANTITIES = ("exam", "air")
-DIGITS: dict[str, Any] = {"scenario": "rotated-digits", "fractions": (0.3, 0.1, 0.6), "rounds": 15}
+# Trained until the network alone is about as good as it gets; step sizes by LOCAL's and FedAvg's scores with seed 0.
+DIGITS: dict[str, Any] = {"scenario": "rotated-digits", "fractions": (0.15, 0.05, 0.8), "rounds": 10}
+DIGITS |= {"model": "wide", "epochs": 5, "lr": 0.5, "momentum": 0.0, "batch_size": 64}
 SAME: dict[str, Any] = DIGITS | {"shift": "none"}
-TABLE: dict[str, Any] = {"fractions": (0.35, 0.1, 0.55), "rounds": 15, "lr": 0.03, "model": "mlp"}
+TABLE: dict[str, Any] = {"fractions": (0.3, 0.1, 0.6), "rounds": 10, "epochs": 3, "model": "wide"}
+TABLE |= {"lr": 0.1, "momentum": 0.0, "batch_size": 64}
+FEW: dict[str, Any] = {"fractions": (0.15, 0.05, 0.8)}
+MORE: dict[str, Any] = {"epochs": 6, "lr": 0.3}
 
 
 def scenarios(data: Path | None) -> dict[str, dict[str, Any]]:
     """Settings by name; tables where they are at hand."""
     found: dict[str, dict[str, Any]] = {
         "digits, 12 rotations": DIGITS,
+        "digits, 3 rotations, 4 clients each": DIGITS
+        | {"split": "iid", "clients": 12, "angle": 120.0, "samples": (24, 8, 110)},
         "digits, 5 rotations of 60 degrees": DIGITS | {"clients": 5, "angle": 60.0},
         "digits, Dirichlet 0.3": SAME | {"split": "dirichlet", "beta": 0.3, "clients": 8},
         "digits, two classes each": SAME | {"split": "pathological", "classes_per_client": 2, "clients": 10},
@@ -57,9 +69,9 @@ def scenarios(data: Path | None) -> dict[str, dict[str, Any]]:
         "heart disease": TABLE | {"data": "heart-disease"},
     }
     tables: dict[str, tuple[str, str, str, dict[str, Any]]] = {
-        "activity, 30 people": ("har_smartphones/har_features.csv", "activity", "subject", {"epochs": 1}),
-        "exam results, 65 schools": ("schools/Exam.csv", "normexam", "school", {"drop": "student", "lr": 0.01}),
-        "air, 12 stations": ("beijing_air/beijing_air_daily.csv", "PM2.5", "station", {"drop": "PM10", "lr": 0.01}),
+        "activity, 30 people": ("har_smartphones/har_features.csv", "activity", "subject", FEW | MORE),
+        "exam results, 65 schools": ("schools/Exam.csv", "normexam", "school", {"drop": "student", "rounds": 6}),
+        "air, 12 stations": ("beijing_air/beijing_air_daily.csv", "PM2.5", "station", FEW | {"drop": "PM10"}),
     }
     for name, (file, label, column, more) in tables.items():
         path = data / "tables" / file if data else None
@@ -82,7 +94,7 @@ def experiment_of(settings: dict[str, Any]) -> Experiment:
     )
 
 
-def answers(settings: dict[str, Any], seed: int) -> dict[str, dict[str, torch.Tensor] | None]:
+def answers(settings: dict[str, Any], seed: int) -> dict[str, Any]:
     """What LOCAL and each method say of rows that they did not learn from; None for a method that diverged.
 
     Of all rows but the test rows, by models that lacked the part they answer for; of the test rows, by the final ones.
@@ -102,24 +114,24 @@ def answers(settings: dict[str, Any], seed: int) -> dict[str, dict[str, torch.Te
         except DivergedError:
             return None
 
-    alone, kind = said("local"), whole.target_kind
-    assert alone is not None, "LOCAL diverged; choose a smaller step size"
-    found: dict[str, dict[str, torch.Tensor] | None] = {}
-    for name in METHODS:
-        other = said(name)
-        if other is None:
-            found[name] = None
-            continue
-        samples = in_order([alone[0], other[0]], plain)
-        z = torch.stack([voice_outputs(torch.cat(one), kind) for one in (alone[1], other[1])], 1)
-        crossed = {"x": samples.train.x, "y": samples.train.y, "starts": samples.train.starts}
-        found[name] = crossed | {"test_x": z, "test_y": whole.test.y, "test_starts": whole.test.starts}
-    return found
+    found, kind = {name: said(name) for name in ("local", *METHODS)}, whole.target_kind
+    assert found["local"] is not None, "LOCAL diverged; choose a smaller step size"
+    twins = [trained("local", whole, e, seed + TWIN * (i + 1)) for i in range(TWINS)]
+    samples = in_order([found["local"][0]], plain)
+    return {
+        "y": samples.train.y,
+        "starts": samples.train.starts,
+        "test_y": whole.test.y,
+        "test_starts": whole.test.starts,
+        "crossed": {name: in_order([one[0]], plain).train.x[:, 0] if one else None for name, one in found.items()},
+        "test": {name: voice_outputs(torch.cat(one[1]), kind) if one else None for name, one in found.items()},
+        "twins": [voice_outputs(torch.cat(one), kind) for one in twins],
+    }
 
 
 def trained(name: str, federation: Federation, e: Experiment, seed: int) -> list[torch.Tensor]:
     """What each client's model says of its test rows."""
-    model = "mlp" if e.model == "auto" else e.model
+    model = "wide" if e.model == "auto" else e.model
     module = build(model, tuple(federation.train.x.shape[1:]), federation.outputs, seed)
     plan, entry = Plan(rounds=e.rounds, evaluate_every=e.rounds, seed=seed), parse(name)
     with InProcess(federation, e.training, engine("vectorised")) as clients:
@@ -128,17 +140,21 @@ def trained(name: str, federation: Federation, e: Experiment, seed: int) -> list
         return clients.outputs("test")
 
 
-def case(found: dict[str, torch.Tensor], name: str, quantity: bool) -> dict[str, Any]:
-    """What every rule gives each client on the test rows: differences from LOCAL, row by row, and chances told."""
-    metric = METRICS["rmse" if quantity else "accuracy"]
-    train = Split(found["x"], found["y"], found["starts"])
+def samples_of(found: dict[str, Any], voices: Sequence[str], quantity: bool) -> tuple[Federation, Split]:
+    """What the voices say of the rows to decide on, and of the test rows; (n, M, K)."""
+    x, test_x = (torch.stack([found[part][name] for name in voices], 1) for part in ("crossed", "test"))
+    train = Split(x, found["y"], found["starts"])
     none = Split(train.x[:0], train.y[:0], torch.zeros_like(train.starts))
-    classes = () if quantity else tuple(map(str, range(train.x.shape[-1])))
-    samples, names = Federation(train, none, none, classes), ("local", name)
-    rules = {f"guard {sure:g}": guard(names, sure=sure) for sure in SURE} | {"stack": stack(names)}
-    rows = {rule: decided(samples, how, metric) for rule, how in rules.items()}
-    fixed = torch.eye(2)
-    test, clients = Split(found["test_x"], found["test_y"], found["test_starts"]), []
+    classes = () if quantity else tuple(map(str, range(x.shape[-1])))
+    return Federation(train, none, none, classes), Split(test_x, found["test_y"], found["test_starts"])
+
+
+def case(found: dict[str, Any], name: str, quantity: bool) -> dict[str, Any]:
+    """What every rule gives each client on the test rows: differences from LOCAL, row by row, and chances told."""
+    metric, names = METRICS["rmse" if quantity else "accuracy"], ("local", name)
+    samples, test = samples_of(found, names, quantity)
+    rows = decided(samples, names, metric)
+    fixed, clients = torch.eye(2), []
     for k in range(samples.clients):
         z, y = test.client(k)[0], test.client(k)[1].numpy()
         given = {"none": fixed[1], "mean": fixed.mean(0)} | {rule: w[k, :2] for rule, w in rows.items()}
@@ -146,20 +162,41 @@ def case(found: dict[str, torch.Tensor], name: str, quantity: bool) -> dict[str,
         told: dict[str, Any] = {"rows": len(y), "alone": float(alone.mean())}
         for rule, weights in given.items():
             difference = scored(z, weights, y, metric) - alone
-            home = bool(weights[0] == 1 and weights[1] == 0)
-            chance = float(rows[rule][k, 2]) if rule in rows else None
-            told[rule] = {"gain": float(difference.mean()), "p": p_worse(difference), "home": home, "told": chance}
+            told[rule] = {"gain": float(difference.mean()), "p": p_worse(difference), "home": False}
+            if rule in rows:
+                worse, gain = rows[rule][k, 2:4].tolist()
+                home = bool(weights[0] == 1 and weights[1] == 0)
+                told[rule] |= {"home": home, "told": worse, "expected": gain, "below": below(worse, gain, difference)}
         clients.append(told)
-    return {"clients": clients, "quantity": quantity}
+    return {"clients": clients, "quantity": quantity, "method": name}
 
 
-def decided(samples: Federation, how: Decision, metric: Metric) -> torch.Tensor:
-    """What each client decides, a row of `Weigh` each."""
-    plan = Plan(rounds=ROUNDS, evaluate_every=ROUNDS)
+def below(worse: float, gain: float, difference: np.ndarray[Any, Any]) -> float:
+    """The chance of a negative mean on so many test rows, for a client that was told these: it has their noise, too."""
+    if worse <= 0 or gain <= 0:
+        return worse
+    spread, noise = gain / -ndtri(worse), difference.var() / len(difference)
+    return float(ndtr(-gain / math.hypot(spread, math.sqrt(noise))))
+
+
+def decided(samples: Federation, voices: tuple[str, ...], metric: Metric) -> dict[str, torch.Tensor]:
+    """What each client decides by the rules, a row of `Weigh` each; everything but the last choice is the same."""
+    how, plan = guard(voices), Plan(rounds=ROUNDS, evaluate_every=ROUNDS)
+    rows: dict[str, list[torch.Tensor]] = {rule: [] for rule in ("stack", *(f"guard {sure:g}" for sure in SURE))}
     with InProcess(samples, Training(), engine("loop")) as clients:
-        for _ in federate(decide(how, metric, samples.target_kind), clients, Weigh(2), plan):
-            pass
-        return clients.models(torch.arange(samples.clients))
+        method = decide(how, metric, samples.target_kind)
+        *_, (_, last) = federate(method, clients, Weigh(len(voices)), plan)
+    shared = {name: x[0] for name, x in last.message.items()}
+    by = {f"guard {sure:g}": Deciding(how._replace(sure=sure), metric, samples.target_kind) for sure in SURE}
+    for k in range(samples.clients):
+        z, y = samples.train.client(k)
+        s_k, crossed = by[f"guard {DEFAULT:g}"].weights(z, y, shared["s"])
+        told = by[f"guard {DEFAULT:g}"].gains(z, y, crossed)
+        rows["stack"].append(torch.cat([s_k, torch.zeros(2)]))
+        for rule, one in by.items():
+            weights, worse, gain = one.choose(told, shared, s_k) or (torch.eye(len(voices))[0], 0.0, 0.0)
+            rows[rule].append(torch.cat([weights, torch.tensor([worse, gain])]))
+    return {rule: torch.stack(own) for rule, own in rows.items()}
 
 
 def scored(z: torch.Tensor, weights: torch.Tensor, y: np.ndarray[Any, Any], metric: Metric) -> np.ndarray[Any, Any]:
@@ -191,7 +228,7 @@ def run_cases(cache: Path, data: Path | None, seeds: list[int], only: str, most:
                 continue
             left -= 1
             began = time.perf_counter()
-            torch.save({"scenario": name, "seed": seed, "methods": answers(settings, seed)}, file)
+            torch.save({"scenario": name, "seed": seed, "answers": answers(settings, seed)}, file)
             print(f"{name}, seed {seed}: {time.perf_counter() - began:.0f} s", file=sys.stderr, flush=True)
 
 
@@ -208,19 +245,19 @@ def tables(cache: Path, seeds: list[int]) -> str:
     files = [torch.load(path) for path in sorted(cache.glob("*.pt"))]
     files = [file for file in files if file["seed"] in seeds]
     found = [
-        case(one, name, file["scenario"].startswith(QUANTITIES))
+        case(file["answers"], name, file["scenario"].startswith(QUANTITIES)) | {"scenario": file["scenario"]}
         for file in files
-        for name, one in file["methods"].items()
-        if one is not None
+        for name in METHODS
+        if file["answers"]["test"][name] is not None
     ]
     if not found:
         return "no cases yet"
-    return "\n".join([heading(files, found), "", *rule_table(found), "", *chance_table(found)])
+    return "\n".join([heading(files, found), "", *rule_table(found), "", *chance_table(found), "", *scenario_table(found)])
 
 
 def heading(files: list[dict[str, Any]], cases: list[dict[str, Any]]) -> str:
     """What the tables are made of."""
-    lost = sum(one is None for file in files for one in file["methods"].values())
+    lost = sum(one is None for file in files for one in file["answers"]["test"].values())
     seeds = sorted({file["seed"] for file in files})
     clients = sum(len(one["clients"]) for one in cases)
     named = Counter(file["scenario"] for file in files)
@@ -248,20 +285,44 @@ def rule_table(cases: list[dict[str, Any]]) -> list[str]:
 def chance_table(cases: list[dict[str, Any]]) -> list[str]:
     """How often those that left their own model were worse on test rows, beside what they were told."""
     clients = [client for one in cases for client in one["clients"]]
-    columns = ["rule", "leave their own model", "told: worse, %", "below LOCAL on test rows, %", "equal, %"]
-    columns.append("all clients below LOCAL, %")
+    columns = ["rule", "leave their own model", "told: worse, %", "so on test rows below LOCAL, %", "were below, %"]
+    columns += ["significantly worse, %", "gain told, points", "gain on test rows"]
     lines = [f"| {' | '.join(columns)} |", "| --- |" + " ---: |" * (len(columns) - 1)]
     for rule in (r for r in RULES if r.startswith("guard")):
         there = [c[rule] for c in clients if not c[rule]["home"]]
-        if there:
-            told, below, equal = (
-                100 * float(np.mean(x))
-                for x in ([c["told"] for c in there], [c["gain"] < 0 for c in there], [c["gain"] == 0 for c in there])
-            )
-            of_all = below * len(there) / len(clients)
-            cells = f"{len(there):,} | {told:.1f} | {below:.1f} | {equal:.1f} | {of_all:.1f}"
-            lines.append(f"| {RULES[rule]} | {cells} |")
+        classes = [c[rule] for one in cases if not one["quantity"] for c in one["clients"] if not c[rule]["home"]]
+        if there and classes:
+            told, expected = (100 * mean(there, key) for key in ("told", "below"))
+            # A tie is half a loss: the chance that is told is one of a continuous difference.
+            below = 100 * float(np.mean([(c["gain"] < 0) + (c["gain"] == 0) / 2 for c in there]))
+            worse = 100 * float(np.mean([c["p"] < ERROR for c in there]))
+            cells = [f"{told:.1f}", f"{expected:.1f}", f"{below:.1f}", f"{worse:.1f}"]
+            cells += [f"{100 * mean(classes, key):+.1f}" for key in ("expected", "gain")]
+            lines.append(f"| {RULES[rule]} | {len(there):,} | {' | '.join(cells)} |")
     return lines
+
+
+def scenario_table(cases: list[dict[str, Any]]) -> list[str]:
+    """By scenario: what the methods gain unguarded, what the stack and the guard make of it, and who leaves."""
+    rules = ("none", "stack", f"guard {DEFAULT:g}")
+    columns = ["scenario", "clients", *(f"{RULES[rule]}: gain" for rule in rules), "leave, %"]
+    columns += [f"{RULES[rule]}: significantly worse, %" for rule in rules]
+    lines = [f"| {' | '.join(columns)} |", "| --- |" + " ---: |" * (len(columns) - 1)]
+    for name in dict.fromkeys(one["scenario"] for one in cases):
+        clients = [client for one in cases if one["scenario"] == name for client in one["clients"]]
+        # Squared errors of quantities as a share of LOCAL's.
+        unit = -mean(clients, "alone") if name.startswith(QUANTITIES) else 1.0
+        gains = [100 * mean([c[rule] for c in clients], "gain") / unit for rule in rules]
+        leave = 100 * float(np.mean([not c[rules[-1]]["home"] for c in clients]))
+        worse = [100 * float(np.mean([c[rule]["p"] < ERROR for c in clients])) for rule in rules]
+        cells = [f"{len(clients)}", *(f"{gain:+.2f}" for gain in gains), f"{leave:.0f}", *(f"{w:.1f}" for w in worse)]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return lines
+
+
+def mean(entries: Sequence[dict[str, Any]], key: str) -> float:
+    """Of one value of each."""
+    return float(np.mean([entry[key] for entry in entries]))
 
 
 def main() -> int:

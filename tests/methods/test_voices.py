@@ -14,7 +14,17 @@ from fairlead.functional import chance_positive, common_gain, stack_weights
 from fairlead.functional.gains import FAR
 from fairlead.functional.stacking import stack_terms
 from fairlead.methods import guard, stack
-from fairlead.methods.voices import ROUNDS, Decision, Voices, Weigh, decide, part_of, rows_together
+from fairlead.methods.voices import (
+    ROUNDS,
+    Decision,
+    Voices,
+    Weigh,
+    decide,
+    lognormal,
+    part_of,
+    rows_together,
+    training_luck,
+)
 from fairlead.metrics import METRICS
 from fairlead.rounds import federate
 
@@ -60,7 +70,7 @@ def test_a_strong_pull_leaves_everybody_at_the_common_weights() -> None:
 
 def test_a_client_that_measured_nothing_has_the_chance_of_the_federation() -> None:
     gains = torch.tensor([0.10, 0.12, 0.08, 0.11, 0.09, 0.10])
-    common = common_gain(gains, torch.full((6,), 1e-4))
+    common = common_gain(gains, torch.full((6,), 1e-4), 0.05)
     chance, gain = chance_positive(torch.zeros(1), torch.tensor([FAR]), common, torch.zeros(1))
     assert float(chance) > 0.95
     assert float(gain) == pytest.approx(0.1, abs=0.01)
@@ -78,7 +88,7 @@ def test_chances_are_kept_by_clients_drawn_at_random(clients: int, mean: float, 
         variance = 0.03**2 * (0.5 + torch.rand(clients, generator=g))
         measured = true + variance.sqrt() * torch.randn(clients, generator=g)
         luck = torch.full((clients,), 0.01**2)
-        chance, _ = chance_positive(measured, variance, common_gain(measured, variance), luck)
+        chance, _ = chance_positive(measured, variance, common_gain(measured, variance, 0.05), luck)
         deployed = true + luck.sqrt() * torch.randn(clients, generator=g)
         sure += int((chance >= 0.9).sum())
         lost += int(((chance >= 0.9) & (deployed < 0)).sum())
@@ -86,6 +96,24 @@ def test_chances_are_kept_by_clients_drawn_at_random(clients: int, mean: float, 
     assert lost <= 0.1 * 300 * clients
     if scatter:  # where gains differ, the chance that each is told is kept, too
         assert lost <= 0.1 * sure + 2 * (0.09 * sure) ** 0.5
+
+
+def test_training_luck_of_small_parts_is_what_it_usually_is_and_of_large_ones_what_they_show() -> None:
+    """A ratio of 1 is rows alone; with five rows in a part even 1.3 says next to nothing."""
+    many = torch.ones(12)
+    small, usual = (training_luck(f * many, 25.0 * many, 5.0 * many)[0] for f in (1.3, 1.0))
+    assert usual < small < 0.03
+    assert training_luck(many[:0], many[:0], many[:0])[0] < 0.03
+    quiet, loud = (training_luck(f * many, 500.0 * many, 100.0 * many)[0] for f in (1.0, 4.0))
+    assert quiet < 0.004
+    assert 0.02 < loud < 0.06
+
+
+def test_values_of_luck_have_its_mean() -> None:
+    values = lognormal(torch.tensor([0.02]).double(), torch.tensor([0.0004]).double())
+    assert float(values.mean()) == pytest.approx(0.02)
+    assert float(values.min()) > 0
+    assert float(values.median()) < 0.018  # a long tail to the right
 
 
 def answers(good: dict[int, tuple[float, float]], rows: int = 60) -> Federation:
@@ -131,6 +159,18 @@ def test_who_is_better_off_alone_stays_alone_on_every_engine(on: str) -> None:
         assert worse[k] <= 0.1
         assert gain[k] > 0.1
     assert torch.allclose(rows, decided(GUARD, answers(MIXED)), atol=1e-4)
+
+
+def test_where_everybody_gains_clearly_small_owners_leave_too() -> None:
+    """24 rows each, right in 65 and 90 of 100: no owner's rows could tell, but everybody's together do."""
+    rows = decided(GUARD, answers(dict.fromkeys(range(12), (0.65, 0.9)), rows=24))
+    assert int((rows[:, 1] > 0.5).sum()) >= 11
+    assert float(rows[:, 2].max()) <= 0.1
+
+
+def test_where_everybody_loses_nobody_leaves() -> None:
+    rows = decided(GUARD, answers(dict.fromkeys(range(12), (0.85, 0.6)), rows=24))
+    assert int((rows[:, 0] == 1).sum()) == 12
 
 
 def test_surer_owners_stay_alone_more_often() -> None:

@@ -14,6 +14,7 @@ from torch.nn.functional import log_softmax, logsigmoid, one_hot
 
 FLOOR = -14.0  # log-probabilities below say no more: one such row would outweigh all others
 STEPS = 30
+SWEEPS = 50
 HALVINGS = 12
 
 
@@ -74,10 +75,13 @@ def newton_step(s: Tensor, terms: Terms) -> Tensor:
     """Where the quadratic model of the loss is lowest for weights that are not negative, by coordinate descent."""
     new, curve = s.clone(), terms.curve
     own = torch.diagonal(curve, dim1=-2, dim2=-1).clamp(min=1e-9)
-    for _ in range(50):
+    for _ in range(SWEEPS):
+        before = new.clone()
         for m in range(s.shape[-1]):
-            slope = terms.slope[:, m] + torch.einsum("bl,bl->b", curve[:, m], new - s)
+            slope = terms.slope[:, m] + (curve[:, m] * (new - s)).sum(-1)
             new[:, m] = (new[:, m] - slope / own[:, m]).clamp(min=0)
+        if float((new - before).abs().max()) < 1e-6:
+            break
     return new
 
 

@@ -11,6 +11,7 @@ s       message["s"]      weights with the lowest loss on everybody's rows, by N
 s_k     `own_weights`     argmin loss_k(s) + strength · |s - s_k|², s >= 0: client k's weights
 d_k     reply["gain"]     how much better than LOCAL a candidate is on client k's rows, by the metric of the verdict
 v_k     `noise`           the variance of d_k: of its rows (reply["variance"], reply["rows"]) and of training luck
+λ       `training_luck`   training luck as a share of a row's variance: by how much parts differ (reply["ratio"])
 τ, μ    message["tau"]..  how d_k scatter over the clients and about which mean: `functional.common_gain`
 
 A client sends the derivatives of its loss by the weights (M + M² numbers a round), then d_k and v_k of every candidate.
@@ -33,11 +34,13 @@ from fairlead.core.device import on_host
 from fairlead.functional.gains import FAR, GRID, CommonGain, chance_positive, common_gain
 from fairlead.functional.stacking import Terms, newton_step, stack_terms, stack_weights, voice_outputs, weighed
 from fairlead.metrics import Metric
+from fairlead.metrics.evidence import Ratio, training_shares
 
 ROUNDS = 9  # the weights settle in all but the last; in that one gains are compared
-LEAST_LUCK = 0.004  # training luck's usual share of a row's variance: see `metrics.evidence`
 LIKE_OTHERS = 10.0  # rows' worth of what all clients' rows say of how much differences vary
-SHARED = ("luck", "spread_of_all")  # of the message: numbers for each candidate
+SCATTER = 0.15  # of the clients' gains, before anything is measured, in standard deviations of a row's difference
+QUANTILES = 16  # of what training luck may be
+SHARED = ("luck", "luck_variance", "spread_of_all")  # of the message: numbers for each candidate
 COMMON = ("tau", "mean", "spread", "share")
 
 
@@ -179,13 +182,13 @@ def measured(y: Tensor, outputs: Tensor, alone: Tensor, parts: Tensor, metric: M
 
 def decide(decision: Decision, metric: Metric, kind: str) -> Method:
     """The decision as a federated method; run it for `ROUNDS` rounds with a `Weigh` as its module."""
-    one = _Deciding(decision, metric, kind)
+    one = Deciding(decision, metric, kind)
     return Method(one.init, one.client, one.personal, one.server, average=None)
 
 
 @dataclass(frozen=True)
-class _Deciding:
-    """The parts of the method."""
+class Deciding:
+    """The parts of the method `decide`."""
 
     decision: Decision
     metric: Metric
@@ -198,7 +201,7 @@ class _Deciding:
     def init(self, params: Tensor, layout: Layout) -> tuple[Named, Named]:
         candidates = len(self.decision.candidates)
         first = {"s": params[:, : self.count].clone()}
-        first |= {name: params.new_zeros(1, candidates) for name in ("luck", "spread_of_all")}
+        first |= {name: params.new_zeros(1, candidates) for name in SHARED}
         return {}, first | {name: params.new_zeros(1, candidates, GRID) for name in COMMON}
 
     def client(self, state: Named, message: Named, task: Task) -> tuple[Named, Named]:
@@ -249,8 +252,9 @@ class _Deciding:
         best = None
         for a, (name, m) in enumerate(zip(self.decision.candidates, told, strict=True)):
             rows, spread, gain = (torch.tensor([x], dtype=torch.float64) for x in (m.rows, m.variance, m.gain))
-            share, others = (on_host(message[name][a : a + 1]).double() for name in SHARED)
-            v, luck = self.noise(rows, spread, others, share)
+            share, variance, others = (on_host(message[name][a : a + 1]).double() for name in SHARED)
+            v, row = self.noise(rows, spread, others, share)
+            luck = row[:, None] * lognormal(share, variance)
             common = CommonGain(*(on_host(message[field][a]).double() for field in COMMON))
             chance, expected = (float(x) for x in chance_positive(gain, v, common, luck))
             sure = self.decision.sure is None or chance >= self.decision.sure
@@ -260,15 +264,14 @@ class _Deciding:
         return best
 
     def noise(self, rows: Tensor, spread: Tensor, of_all: Tensor, luck: Tensor) -> tuple[Tensor, Tensor]:
-        """The variance of a measured gain, and of a gain from one training to the next.
+        """The variance of a measured gain, and of a row's difference.
 
         A row's variance is drawn to everybody's: few rows without a difference do not show that there is none. Parts
         have most train rows in common, so that their mean has the luck of one part less.
         """
         row = (rows * spread + LIKE_OTHERS * of_all) / (rows + LIKE_OTHERS)
-        own = luck * row
-        measured = (row / rows.clamp(min=1e-9) + own / (self.decision.parts - 1)).clamp(min=1e-12)
-        return torch.where(rows > 0, measured, FAR), own
+        measured = row * (1 / rows.clamp(min=1e-9) + luck / (self.decision.parts - 1))
+        return torch.where(rows > 0, measured.clamp(min=1e-12), FAR), row
 
     def server(self, average: Server) -> Server:
         def init(message: Named, hello: Named, clients: int) -> tuple[Named, Named]:
@@ -300,14 +303,34 @@ class _Deciding:
 
     def in_common(self, told: Named) -> Named:
         """Row variance, training luck and the scatter of the gains, from all clients that answered; (C, A) each."""
-        size, rows = told["size"], told["rows"]
-        luck = ((told["ratio"] - 1) * (size > 0)).sum(0) / size.sum(0).clamp(min=1e-9)
-        luck = luck.clamp(LEAST_LUCK, 1.0)
+        rows, candidates = told["rows"], range(len(self.decision.candidates))
         of_all = (told["variance"] * rows).sum(0) / rows.sum(0).clamp(min=1e-9)
+        each = [training_luck(*(told[n][:, a] for n in ("ratio", "rows", "size"))) for a in candidates]
+        luck, variance = torch.tensor(each, dtype=torch.float64).T
         noise, _ = self.noise(rows, told["variance"], of_all, luck)
-        found = [common_gain(told["gain"][:, a], noise[:, a]) for a in range(noise.shape[1])]
-        shared = dict(zip(SHARED, (luck[None], of_all[None]), strict=True))
+        scale = SCATTER * of_all.clamp(min=1e-12).sqrt()
+        found = [common_gain(told["gain"][:, a], noise[:, a], float(scale[a])) for a in candidates]
+        shared = dict(zip(SHARED, (luck[None], variance[None], of_all[None]), strict=True))
         return shared | {n: torch.stack([getattr(f, n) for f in found])[None] for n in COMMON}
+
+
+def training_luck(ratio: Tensor, rows: Tensor, size: Tensor) -> tuple[float, float]:
+    """Training luck as a share of a row's variance, mean and variance of what it may be, from how all clients' parts differ.
+
+    Few rows say little of it; then it is what it usually is: see `metrics.evidence`.
+    """
+    known = zip(ratio.tolist(), rows.tolist(), size.tolist(), strict=True)
+    found = [[Ratio(f, n / each - 1, n - n / each, each)] for f, n, each in known if each > 0]
+    mean, variance = training_shares(found or [[]])
+    return float(mean.mean()), float(variance.mean())
+
+
+def lognormal(mean: Tensor, variance: Tensor) -> Tensor:
+    """Equally likely values, (C, Q), of something positive with this mean and variance, (C,)."""
+    width = torch.log1p(variance / mean.clamp(min=1e-12) ** 2)[:, None]
+    at = torch.special.ndtri((torch.arange(QUANTILES, dtype=mean.dtype) + 0.5) / QUANTILES)
+    values = torch.exp(width.sqrt() * at)
+    return mean[:, None] * values / values.mean(1, keepdim=True)
 
 
 def _only(voice: int, like: Tensor) -> Tensor:
