@@ -4,6 +4,7 @@ happens when somebody fails.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -16,12 +17,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from sites import write_images, write_sites
 from test_study import in_one_place
 
 pytest.importorskip("flwr", reason="Flower is not installed; `make test-machines` installs and tests it")
+
+from flwr.app import Array
 
 from fairlead import functional, rounds
 from fairlead.catalogue import parse
@@ -203,6 +207,17 @@ def test_secure_aggregation_and_methods_that_see_single_updates_refuse_each_othe
     assert needs_single_updates("fedora")
 
 
+def test_a_worker_that_does_not_start_is_told_in_a_sentence(tmp_path: Path) -> None:
+    from fairlead.machines.flower.app import client_app
+
+    node = {"client": "a", "data": "a.csv", "state-dir": str(tmp_path)}
+    (tmp_path / "worker.lock").mkdir()  # in its way
+    with pytest.raises(RuntimeError, match="the worker of this site does not start: .*worker.lock"):
+        client_app.ask(node, json.dumps({"what": "who"}), b"")
+    with pytest.raises(ValueError, match='--node-config has no data; expected client="NAME"'):
+        client_app.ask({"client": "a"}, "", b"")
+
+
 def proxy_rule() -> str:
     """The rule for nginx that docs/from-laptop-to-hospitals.md has."""
     (rule,) = re.findall(r"^```nginx\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
@@ -279,6 +294,59 @@ def test_confree_as_a_strategy_of_flower() -> None:
         strategy.aggregate_train(3, [reply(models[0], 2, "secaggplus_configs")])
     with pytest.raises(InputError, match="c must lie in"):
         ConFREE(c=1.5)
+
+
+class Grid:
+    """What a strategy needs of Flower's: clients in this process, each with a change of its own."""
+
+    def __init__(self, changes: list[list[float]], mods: list[Any]) -> None:
+        from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
+        from flwr.clientapp import ClientApp
+
+        self.changes = changes
+        self.app = ClientApp(mods=mods)
+        self.context = lambda node: Context(1, node, {}, RecordDict(), {})
+
+        @self.app.train()
+        def train(message: Any, context: Any) -> Any:
+            (before,) = message.content["arrays"].to_numpy_ndarrays()
+            after = before + np.array(self.changes[context.node_id - 2], before.dtype)
+            content = {"arrays": ArrayRecord({"w": Array(after)}), "metrics": MetricRecord({"num-examples": 10})}
+            return Message(RecordDict(content), reply_to=message)
+
+    def get_node_ids(self) -> list[int]:
+        return [k + 2 for k in range(len(self.changes))]
+
+    def send_and_receive(self, messages: Any, **_: Any) -> list[Any]:
+        from flwr.supercore.task_identity import TaskIdentity
+
+        replies = []
+        for i, message in enumerate(messages):
+            node = message.metadata.dst_node_id
+            TaskIdentity.node_id = node
+            message.metadata.__dict__["_message_id"] = str(i + 1)
+            replies.append(self.app(message, self.context(node)))
+        return replies
+
+
+@pytest.mark.parametrize("name", ["LocalDpMod", "fixedclipping_mod"])
+def test_confree_takes_what_flowers_own_privacy_mods_leave(name: str) -> None:
+    from flwr.app import ArrayRecord, ConfigRecord
+    from flwr.clientapp import mod
+    from flwr.supercore.task_identity import TaskIdentity
+
+    from fairlead.machines.flower.strategy import ConFREE
+
+    TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, 1
+    noiseless = mod.LocalDpMod(clipping_norm=1.0, sensitivity=0.0, epsilon=1.0, delta=1e-5)
+    changes = [[4.0, 0.0], [-0.6, 0.3], [0.0, 3.0]]
+    grid = Grid(changes, [noiseless if name == "LocalDpMod" else mod.fixedclipping_mod])
+    strategy = ConFREE(fraction_train=1.0, fraction_evaluate=0.0, c=0.5)
+    first = ArrayRecord({"w": Array(np.zeros(2, np.float32))})
+    config = ConfigRecord({"clipping_norm": 1.0})
+    result = strategy.start(grid, first, num_rounds=1, train_config=config)
+    clipped = torch.tensor([[1.0, 0.0], [-0.6, 0.3], [0.0, 1.0]])
+    torch.testing.assert_close(torch.from_numpy(result.arrays["w"].numpy()), functional.confree(clipped, 0.5))
 
 
 def sums_only(method: str) -> bool:
