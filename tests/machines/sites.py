@@ -1,11 +1,13 @@
-"""Sites with real rows, each in a file of its own: the heart disease data by hospital."""
+"""Sites with real rows, each in a file or folder of its own: heart disease by hospital, and digits."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pandas as pd
+from PIL import Image
 
+from fairlead.data import load
 from fairlead.data.sources import files_of
 
 SETTINGS = {"label": "disease", "rounds": 4, "evaluate_every": 2, "lr": 0.05, "model": "mlp"}
@@ -22,3 +24,15 @@ def write_sites(folder: Path, most: int = 150) -> list[str]:
         some.drop(columns="hospital").to_csv(folder / f"{name}.csv", index=False)
         names.append(str(name))
     return sorted(names)
+
+
+def write_images(folder: Path, **classes: str) -> list[str]:
+    """FOLDER/SITE/CLASS/ with images of digits for each site, which has these digits; the sites' names."""
+    digits = load("digits")
+    for site, own in classes.items():
+        for i in range(120):
+            if (name := str(int(digits.y[i]))) in own:
+                path = folder / site / name / f"{i}.png"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                Image.fromarray((digits.raw[i, 0] * 255).byte().numpy()).save(path)
+    return sorted(classes)

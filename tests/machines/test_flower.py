@@ -4,32 +4,35 @@ happens when somebody fails.
 
 from __future__ import annotations
 
+import json
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from http.client import HTTPConnection
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from sites import write_sites
+from sites import write_images, write_sites
 from test_study import in_one_place
 
 pytest.importorskip("flwr", reason="Flower is not installed; `make test-machines` installs and tests it")
+
+from flwr.app import Array
 
 from fairlead import functional, rounds
 from fairlead.catalogue import parse
 from fairlead.clients import InProcess, engine, wrapped
 from fairlead.core import Cohort, EngineError, Federation, InputError, Layout, Plan, Split, Training
 from fairlead.machines.flower.privacy import SUMS, needs_single_updates, refuse_secure_aggregation
-from fairlead.machines.flower.tryout import Tryout
+from fairlead.machines.flower.tryout import Tryout, free_port
 from fairlead.machines.flower.write import read_config, write_app
 from fairlead.machines.study import Study
 from fairlead.models import build
@@ -37,6 +40,8 @@ from fairlead.runs.files import read_json, read_table
 
 SETTINGS = {"label": "disease", "rounds": 4, "evaluate_every": 1, "lr": 0.05, "model": "mlp"}
 MOST_SECONDS = 400.0
+PAGE = Path(__file__).parents[2] / "docs" / "from-laptop-to-hospitals.md"
+NGINX = shutil.which("nginx", path=f"{os.environ['PATH']}{os.pathsep}/usr/sbin")
 
 
 @pytest.fixture(scope="module")
@@ -202,52 +207,56 @@ def test_secure_aggregation_and_methods_that_see_single_updates_refuse_each_othe
     assert needs_single_updates("fedora")
 
 
-class FleetOnly(BaseHTTPRequestHandler):
-    """The proxy rule of docs/from-laptop-to-hospitals.md: what nodes ask for passes, all else is refused."""
+def test_a_worker_that_does_not_start_is_told_in_a_sentence(tmp_path: Path) -> None:
+    from fairlead.machines.flower.app import client_app
 
-    port = 0
-    refused: ClassVar[list[str]] = []
-
-    def do_POST(self) -> None:
-        if not self.path.startswith("/v1/fleet/"):
-            self.refused.append(self.path)
-            self.send_error(403)
-            return
-        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        onward = HTTPConnection("127.0.0.1", self.port, timeout=60)
-        onward.request("POST", self.path, body, {k: v for k, v in self.headers.items() if k.lower() != "host"})
-        answer = onward.getresponse()
-        content = answer.read()
-        onward.close()
-        self.send_response(answer.status)
-        for name, value in answer.getheaders():
-            if name.lower() not in ("content-length", "transfer-encoding", "connection"):
-                self.send_header(name, value)
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
-
-    def log_message(self, format: str, *args: object) -> None:
-        pass
+    node = {"client": "a", "data": "a.csv", "state-dir": str(tmp_path)}
+    (tmp_path / "worker.lock").mkdir()  # in its way
+    with pytest.raises(RuntimeError, match="the worker of this site does not start: .*worker.lock"):
+        client_app.ask(node, json.dumps({"what": "who"}), b"")
+    with pytest.raises(ValueError, match='--node-config has no data; expected client="NAME"'):
+        client_app.ask({"client": "a"}, "", b"")
 
 
-def test_through_a_proxy_sites_reach_the_fleet_paths_alone(data: Path, tmp_path: Path) -> None:
-    site = sorted(p.stem for p in data.glob("*.csv"))[0]
-    with Tryout(tmp_path / "out", insecure=True) as tried:
-        own, FleetOnly.port = tried.port, tried.port
-        proxy = ThreadingHTTPServer(("127.0.0.1", 0), FleetOnly)
-        threading.Thread(target=proxy.serve_forever, daemon=True).start()
-        tried.port = proxy.server_port
-        tried.add(site, data / f"{site}.csv")
-        until(lambda: "online" in tried.flwr("supernode", "list", "here", "--format", "json").lower())
+def proxy_rule() -> str:
+    """The rule for nginx that docs/from-laptop-to-hospitals.md has."""
+    (rule,) = re.findall(r"^```nginx\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    return str(rule)
+
+
+@pytest.mark.skipif(NGINX is None, reason="nginx is not installed; the proxy rule of the page is tried with it")
+def test_through_nginx_sites_take_part_and_reach_the_fleet_paths_alone(tmp_path: Path) -> None:
+    sites = write_images(tmp_path / "data", a="01", b="01")
+    study = Study(tuple(sites), ("fedavg",), {"rounds": 1, "model": "cnn", "image_size": 28})  # an update has 2.3 MB
+    write_app(tmp_path / "app", study, tmp_path / "elsewhere")
+    with Tryout(tmp_path / "out", insecure=False) as tried:
+        own, front = tried.port, free_port()
+        rule = (
+            proxy_rule().replace("127.0.0.1:8444", f"127.0.0.1:{front}").replace("127.0.0.1:8443", f"127.0.0.1:{own}")
+        )
+        rule = rule.replace("keys/", f"{tried.home}/")
+        spool = "".join(
+            f"{kind}_temp_path {tmp_path};" for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+        )
+        conf = f"pid {tmp_path}/pid; events {{}} http {{ access_log {tmp_path}/seen.log; {spool} {rule} }}"
+        (tmp_path / "nginx.conf").write_text(f"daemon off; error_log {tmp_path}/errors.log; user root; {conf}")
+        tried.start("nginx", [str(NGINX), "-c", str(tmp_path / "nginx.conf")])
+        tried.port = front
+        for site in sites:
+            tried.add(site, tmp_path / "data" / site)
+        tried.run(tmp_path / "app")
+        tried.wait(study, print, MOST_SECONDS)
         config = tried.home / "config.toml"
-        config.write_text(config.read_text().replace(f":{own}", f":{proxy.server_port}"))
+        config.write_text(config.read_text().replace(f":{own}", f":{front}"))
         with pytest.raises(EngineError, match="flwr ls failed"):
             tried.flwr("ls", "here")
-        assert FleetOnly.refused
-        assert all(path.startswith("/v1/control/") for path in FleetOnly.refused)
-        proxy.shutdown()
-        proxy.server_close()
+        tried.end("nginx")
+    seen = [line.split('"') for line in (tmp_path / "seen.log").read_text().splitlines()]
+    answered = {(parts[1].split()[1].split("/")[2], int(parts[2].split()[0])) for parts in seen}
+    assert ("fleet", 200) in answered
+    assert ("control", 403) in answered
+    assert not {code for place, code in answered if place != "fleet"} - {403}
+    assert read_json(tmp_path / "out" / "results.json")["unjudged"] == {}
 
 
 def reply(model: dict[str, Any], node: int, extra: str = "") -> Any:
@@ -285,6 +294,59 @@ def test_confree_as_a_strategy_of_flower() -> None:
         strategy.aggregate_train(3, [reply(models[0], 2, "secaggplus_configs")])
     with pytest.raises(InputError, match="c must lie in"):
         ConFREE(c=1.5)
+
+
+class Grid:
+    """What a strategy needs of Flower's: clients in this process, each with a change of its own."""
+
+    def __init__(self, changes: list[list[float]], mods: list[Any]) -> None:
+        from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
+        from flwr.clientapp import ClientApp
+
+        self.changes = changes
+        self.app = ClientApp(mods=mods)
+        self.context = lambda node: Context(1, node, {}, RecordDict(), {})
+
+        @self.app.train()
+        def train(message: Any, context: Any) -> Any:
+            (before,) = message.content["arrays"].to_numpy_ndarrays()
+            after = before + np.array(self.changes[context.node_id - 2], before.dtype)
+            content = {"arrays": ArrayRecord({"w": Array(after)}), "metrics": MetricRecord({"num-examples": 10})}
+            return Message(RecordDict(content), reply_to=message)
+
+    def get_node_ids(self) -> list[int]:
+        return [k + 2 for k in range(len(self.changes))]
+
+    def send_and_receive(self, messages: Any, **_: Any) -> list[Any]:
+        from flwr.supercore.task_identity import TaskIdentity
+
+        replies = []
+        for i, message in enumerate(messages):
+            node = message.metadata.dst_node_id
+            TaskIdentity.node_id = node
+            message.metadata.__dict__["_message_id"] = str(i + 1)
+            replies.append(self.app(message, self.context(node)))
+        return replies
+
+
+@pytest.mark.parametrize("name", ["LocalDpMod", "fixedclipping_mod"])
+def test_confree_takes_what_flowers_own_privacy_mods_leave(name: str) -> None:
+    from flwr.app import ArrayRecord, ConfigRecord
+    from flwr.clientapp import mod
+    from flwr.supercore.task_identity import TaskIdentity
+
+    from fairlead.machines.flower.strategy import ConFREE
+
+    TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, 1
+    noiseless = mod.LocalDpMod(clipping_norm=1.0, sensitivity=0.0, epsilon=1.0, delta=1e-5)
+    changes = [[4.0, 0.0], [-0.6, 0.3], [0.0, 3.0]]
+    grid = Grid(changes, [noiseless if name == "LocalDpMod" else mod.fixedclipping_mod])
+    strategy = ConFREE(fraction_train=1.0, fraction_evaluate=0.0, c=0.5)
+    first = ArrayRecord({"w": Array(np.zeros(2, np.float32))})
+    config = ConfigRecord({"clipping_norm": 1.0})
+    result = strategy.start(grid, first, num_rounds=1, train_config=config)
+    clipped = torch.tensor([[1.0, 0.0], [-0.6, 0.3], [0.0, 1.0]])
+    torch.testing.assert_close(torch.from_numpy(result.arrays["w"].numpy()), functional.confree(clipped, 0.5))
 
 
 def sums_only(method: str) -> bool:

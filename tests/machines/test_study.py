@@ -13,15 +13,14 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from PIL import Image
-from sites import SETTINGS, write_sites
+from sites import SETTINGS, write_images, write_sites
 
 import fairlead
 from fairlead import rounds
 from fairlead.clients import InProcess, engine
 from fairlead.comparison.decisions import in_order, in_parts
 from fairlead.core import EngineError, InputError, Plan
-from fairlead.data import Scenario, load
+from fairlead.data import Scenario
 from fairlead.data.agreement import Agreed, Look, OwnColumn, agree, look
 from fairlead.data.preparation import Preparation
 from fairlead.data.tables import Reading
@@ -155,7 +154,7 @@ def test_each_site_decides_by_itself_as_in_one_place(data: Path, tmp_path: Path)
         assert (own["worse"], own["gain"]) == pytest.approx((worse, gain), abs=1e-5)
         deployed.add(own["deploys"])
         text = (folder / "verdict.txt").read_text()
-        assert "fedavg+guard decided: " in text
+        assert "fedavg+guard decided, by accuracy: " in text
         assert not any(other in text for other in study.sites if other != site)
         rows = data / f"{site}.csv"
         model, single = (fairlead.load_model(folder / "models" / name) for name in ("fedavg+guard", "local"))
@@ -241,6 +240,10 @@ def test_columns_that_sites_see_differently_are_brought_together_or_refused() ->
         agree({"s": told(number, kept), "t": told(words, kept)})
     with pytest.raises(InputError, match="t has other data than s"):
         agree({"s": told(kept), "t": replace(told(kept), task="quantity")})
+    with pytest.raises(
+        InputError, match="t writes the classes as no, yes, and s writes the classes as 0, 1; all sites"
+    ):
+        agree({"s": told(kept, classes=("0", "1")), "t": told(kept), "u": told(kept, classes=("1",))})
     with pytest.raises(InputError, match="all rows of all sites are of one class"):
         agree({"s": told(kept, classes=("no",)), "t": told(kept, classes=("No",))})
 
@@ -255,13 +258,7 @@ def test_a_site_names_no_category_that_few_of_its_rows_have(tmp_path: Path) -> N
 
 
 def test_a_site_may_have_a_folder_of_images_and_lack_a_class(tmp_path: Path) -> None:
-    digits = load("digits")
-    for site, classes in (("a", "01"), ("b", "012")):
-        for i in range(120):
-            if (name := str(int(digits.y[i]))) in classes:
-                path = tmp_path / "data" / site / name / f"{i}.png"
-                path.parent.mkdir(parents=True, exist_ok=True)
-                Image.fromarray((digits.raw[i, 0] * 255).byte().numpy()).save(path)
+    write_images(tmp_path / "data", a="01", b="012")
     study = Study(("a", "b"), ("fedavg",), {"rounds": 2, "evaluate_every": 2, "model": "mlp"})
     post = Direct(study, tmp_path, tmp_path / "sites")
     for one in post.sites:
@@ -326,6 +323,59 @@ def test_what_a_site_may_not_say_is_refused(data: Path, tmp_path: Path) -> None:
         post.what, post.answer = what, answer
         with pytest.raises(EngineError, match=reason):
             conduct(study, post, tmp_path / "out")
+
+
+def test_a_metric_for_other_targets_is_refused_before_anything_is_trained(data: Path, tmp_path: Path) -> None:
+    post = Direct(study := a_study(data, metric="rmse"), data, tmp_path / "sites")
+    with pytest.raises(InputError, match="metric 'rmse' is for quantity, and what is predicted is classes"):
+        conduct(study, post, tmp_path / "out")
+    assert [what for what, _ in post.asked] == ["look", "tell"]
+
+
+def test_a_site_with_three_rows_or_few_columns_takes_part_and_two_rows_are_refused(data: Path, tmp_path: Path) -> None:
+    first, second, third, last = sorted(p.stem for p in data.glob("*.csv"))
+    tables = {name: pd.read_csv(data / f"{name}.csv") for name in (first, second, third)}
+    tables[first].iloc[:3].to_csv(data / f"{first}.csv", index=False)
+    tables[second].drop(columns=["thalach", "chol"]).to_csv(data / f"{second}.csv", index=False)
+    sick = tables[third][tables[third]["disease"] == 1]
+    sick.to_csv(data / f"{third}.csv", index=False)
+    study = a_study(data, "fedavg", rounds=2)
+    results = conduct(study, Direct(study, data, tmp_path / "sites"), tmp_path / "out")
+    assert results["unjudged"] == {}
+    texts = {name: (tmp_path / "sites" / name / study.name / "verdict.txt").read_text() for name in study.sites}
+    assert "too few to tell" in texts[first]
+    assert "because 100% of the train rows of" in texts[third]  # accuracy would tell nothing there
+    assert "The measure is accuracy" in texts[last]
+    tables[first].iloc[:2].to_csv(data / f"{first}.csv", index=False)
+    reason = f"{first} must answer .* {first} has 2 rows, too few to train, choose and test with"
+    with pytest.raises(EngineError, match=reason):
+        conduct(study, Direct(study, data, tmp_path / "other"), tmp_path / "again")
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"", "has no rows"),
+        (bytes(range(256)) * 9, "cannot be read"),
+        (b"a,b\n1,2\n", "has no label column 'disease'"),
+        (None, "no file [a-z]+.csv; check the path"),
+    ],
+)
+def test_a_table_that_cannot_be_used_is_told_in_one_sentence(
+    data: Path, tmp_path: Path, content: bytes | None, reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    study = a_study(data, "fedavg")
+    path = data / f"{study.sites[0]}.csv"
+    if content is None:
+        path.unlink()
+    else:
+        path.write_bytes(content)
+    expected = f"{study.sites[0]} must answer before the study can begin, but its answer is an error: .*({reason})"
+    with pytest.raises(EngineError, match=expected) as error:
+        conduct(study, Direct(study, data, tmp_path / "sites"), tmp_path / "out")
+    assert "\n" not in str(error.value)
+    assert str(data) not in str(error.value)  # where its files lie is nobody else's business
+    assert path.name in caplog.text  # at the site, too
 
 
 def test_a_study_is_checked_before_it_begins() -> None:

@@ -140,7 +140,26 @@ def _classes(looks: Mapping[str, Look], first: Look, positive: str | None) -> tu
         return ()
     if len(first.labels) > 1:
         return first.labels
+    _check_spelling(looks)
     return (f"not {positive}", positive) if positive is not None else _union([one.classes for one in looks.values()])
+
+
+def _check_spelling(looks: Mapping[str, Look]) -> None:
+    """Refuse a site that writes words where the others write numbers, or numbers where they write words."""
+    numbers = {owner: all(_is_number(name) for name in one.classes) for owner, one in looks.items()}
+    if len(set(numbers.values())) > 1:
+        few = sorted(numbers, key=lambda owner: sum(kind == numbers[owner] for kind in numbers.values()))[0]
+        other = next(owner for owner in looks if numbers[owner] != numbers[few])
+        one, two = (f"{owner} writes the classes as {', '.join(looks[owner].classes)}" for owner in (few, other))
+        raise InputError(f"{one}, and {two}; all sites must write them alike")
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _union(lists: Sequence[Sequence[str]]) -> tuple[str, ...]:

@@ -61,6 +61,7 @@ def conduct(study: Study, post: Post, out: Path, progress: Progress | None = Non
     write_json(settings, study.to_json())
     asker = Asker(study, post)
     agreed, preparation = agreement(asker, out / "agreed.json")
+    study.metric(made_up(study, agreed, preparation, study.runs[0]).target_kind)  # says so where it does not fit
     common = {"agreed": asdict(agreed), "preparation": preparation and preparation.to_json()}
     asker.all("begin", lambda k: {"study": study.to_json(), **common}, TypeAdapter(dict[str, Any]))
     kept: dict[str, int] = {}

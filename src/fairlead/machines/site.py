@@ -74,7 +74,8 @@ class Site:
             return _json(answers[asked["what"]](asked))
         except FairleadError as error:
             logger.warning("%s: %s", self.name, error)
-            return _json({"refused": str(error)})
+            # Where a site keeps its files is not told to others.
+            return _json({"refused": str(error).replace(f"{self.data}", Path(self.data).name)})
 
     def _look(self, asked: dict[str, Any]) -> dict[str, Any]:
         """What this site's columns and classes are."""
@@ -179,12 +180,14 @@ class Member:
         lines: list[str] = []
         found: dict[str, Any] = {}
         for method in self.study.judged:
-            one = self._judged(method, kept)
-            found[method] = one.to_json()
-            lines += told(one, method)
+            one, why = self._judged(method, kept)
+            found[method] = one.to_json() | {"why_metric": why}
+            lines += told(one, method, why)
             if self.study.decision(method):
                 found[method]["decision"] = chosen = self._decided(Run(method, 0), kept)
-                lines.append(f"  {decided(chosen, method)}")
+                lines.append(
+                    f"  {decided(chosen, method, self.study.metric(self.federation.target_kind).metric.title)}"
+                )
         for method in (CONTROL, *self.study.judged):
             self._write_model(method, kept)
         write_json(self.folder / "verdict.json", found)
@@ -222,22 +225,23 @@ class Member:
         assert how is not None
         of = Layout(Weigh(len(how.voices))).stacked(self._vector(run, kept)[None].double())
         weights = dict(zip(how.voices, of["weight"][0].tolist(), strict=True))
-        metric = self.study.metric(own.target_kind)
+        metric = self.study.metric(own.target_kind).metric
         # Models learn quantities in standard deviations; errors are told in the unit of the rows.
         unit = own.target.sd[0] if own.target.sd and metric.name in ("rmse", "mae") else 1.0
         gain = unit * float(of["gain"][0])
         return {"deploys": deploys(weights), "weights": weights, "worse": float(of["worse"][0]), "gain": gain}
 
-    def _judged(self, method: str, kept: Kept) -> OwnerVerdict:
+    def _judged(self, method: str, kept: Kept) -> tuple[OwnerVerdict, str]:
+        """The verdict on a method, and why it is about this metric."""
         own = self.federation
-        chosen = self.study.metric(own.target_kind)
+        chosen, why = self.study.metric(own.target_kind, {self.site.name: own.train.y.numpy()})
         rows = (own.test.rows if len(own.test.rows) else torch.arange(len(own.test.y))).numpy()
         y = self._in_units(own.test.y)
         runs = []
         for seed in range(self.study.seeds):
             ours, theirs = (self._in_units(self._outputs(Run(name, seed), kept)) for name in (method, CONTROL))
             runs.append(PairedRun(rows, y, ours, theirs, repeat=seed))
-        return judge([OwnerPairs(self.site.name, runs)], chosen)[0]
+        return judge([OwnerPairs(self.site.name, runs)], chosen)[0], why
 
     def _outputs(self, run: Run, kept: Kept) -> torch.Tensor:
         """What this site's model to deploy makes of the test rows of a training."""
@@ -273,25 +277,28 @@ WORDS = {
 }
 
 
-def told(found: OwnerVerdict, method: str) -> list[str]:
-    """A site's verdict on a method in sentences."""
+def told(found: OwnerVerdict, method: str, why: str) -> list[str]:
+    """A site's verdict on a method in sentences; `why` says why it is about this metric."""
     lines = [WORDS[found.verdict].format(site=found.owner, method=method), f"  {found.why}"]
     if found.method_score is not None and found.control_score is not None:
+        same = "" if found.constant_score is None else f"; the same answer for every row has {found.constant_score:.4g}"
         lines.append(
             f"  {found.metric}: {found.method_score:.4g} with {method}, {found.control_score:.4g} alone, on "
-            f"{found.rows} test rows that no training has seen."
+            f"{found.rows} test rows that no training has seen{same}."
         )
+    lines.append(f"  The measure is {why}.")
     if found.training:
         lines.append(f"  Considered: the luck of the test rows, and {TRAINING[found.training]}.")
     return lines
 
 
-def decided(chosen: dict[str, Any], method: str) -> str:
-    """A site's decision in a sentence."""
+def decided(chosen: dict[str, Any], method: str, title: str) -> str:
+    """A site's decision in a sentence; `title` is that of the metric it was decided by."""
     if chosen["deploys"] == CONTROL:
-        return f"{method} decided: keep the model that was trained alone."
-    what = "both models together" if chosen["deploys"] == "stack" else f"the model of {chosen['deploys']}"
-    return f"{method} decided: deploy {what}; the chance of being worse off than alone was {chosen['worse']:.0%}."
+        return f"{method} decided, by {title}: keep the model that was trained alone."
+    what = "the models together" if chosen["deploys"] == "stack" else f"the model of {chosen['deploys']}"
+    worse = f"the chance of being worse off than alone was {chosen['worse']:.0%}"
+    return f"{method} decided, by {title}: deploy {what}; {worse}."
 
 
 def _checked(kind: TypeAdapter[T], given: object) -> T:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 from itertools import chain
 from typing import Any, NamedTuple
 
+from numpy.typing import ArrayLike
 from torch import nn
 
 from fairlead.catalogue import Entry, check_options, decision, parse, with_voices
@@ -16,7 +17,8 @@ from fairlead.data import Scenario
 from fairlead.data.tables import Reading
 from fairlead.methods import Decision
 from fairlead.methods.voices import ROUNDS, Weigh, decide
-from fairlead.metrics import METRICS, Metric, metric
+from fairlead.metrics import METRICS, default_metric, metric
+from fairlead.metrics.measures import Choice, Target
 from fairlead.models import build
 from fairlead.runs.identity import digest
 from fairlead.settings import Settings, check, protocol_of
@@ -29,7 +31,7 @@ SETTINGS = (
     *("rounds", "participation", "lr", "epochs", "steps", "batch_size", "momentum", "weight_decay", "schedule"),
     *("decay", "evaluate_every", "select", "metric", "set"),
 )
-USUAL = {"class": "accuracy", "labels": "label-accuracy", "quantity": "rmse"}
+KINDS: dict[str, Target] = {"class": "classes", "labels": "labels", "quantity": "quantity"}
 
 
 class Run(NamedTuple):
@@ -130,9 +132,20 @@ class Study:
         """A method by its name."""
         return parse(method, self.options)
 
-    def metric(self, kind: str) -> Metric:
-        """What verdicts and decisions are about, for targets of this kind."""
-        return metric(self.checked.metric or USUAL[kind])
+    def metric(self, kind: str, own: Mapping[str, ArrayLike] | None = None) -> Choice:
+        """What verdicts and decisions are about, for targets of this kind, and why.
+
+        Where the study does not say it, a site's verdict is about what suits the classes of its `own` train rows.
+        """
+        target, asked = KINDS[kind], self.checked.metric
+        if asked is None:
+            return default_metric(target, own)
+        chosen = metric(asked)
+        require(
+            chosen.target == target,
+            f"metric '{asked}' is for {chosen.target}, and what is predicted is {target}; leave it out for a default",
+        )
+        return Choice(chosen, f"{chosen.title}, as the study asks")
 
     def ready(self, run: Run, federation: Federation) -> Ready:
         """What a training takes; `federation` has its samples, or some of their shapes."""
@@ -140,7 +153,7 @@ class Study:
         if how is not None:
             kind = federation.target_kind
             plan = Plan(rounds=ROUNDS, evaluate_every=ROUNDS, seed=run.seed)
-            return Ready(decide(how, self.metric(kind), kind), None, Weigh(len(how.voices)), plan)
+            return Ready(decide(how, self.metric(kind).metric, kind), None, Weigh(len(how.voices)), plan)
         shape, outputs = tuple(federation.train.x.shape[1:]), federation.outputs
         return Ready(*self.entry(run.method), self.module(shape, outputs, run.seed), self.plan(run.seed))
 

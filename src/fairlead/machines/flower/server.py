@@ -60,6 +60,7 @@ class Mail:
         self._asked: set[int] = set()  # nodes that were asked who they are
         self.who: dict[str, int] = {}  # message that asked -> node
         self.busy: dict[str, int] = {}  # question of an earlier exchange that is not answered -> site
+        self._strange: dict[int, str] = {}  # nodes that are no site of the study, and why
         self._watched = 0.0
 
     def __call__(self, questions: dict[int, Question], patient: bool = False) -> Mapping[int, bytes | str]:
@@ -95,21 +96,30 @@ class Mail:
         """Which site a node is, by its answer to "who"; None where it is none of the study's."""
         try:
             name = str(json.loads(answer)["site"])
-            site = self._study.sites.index(name)
         except (ValueError, KeyError, TypeError):
-            logger.warning("node %d is none of the study's sites, and is left alone", node)
-            return None
+            return self.leave(node, "does not say who it is")
+        if name not in self._study.sites:
+            return self.leave(node, f"says that it is {name[:64]}, which is none of the study's sites")
         if self._pins.setdefault(name, node) != node and self._pinned is not None:
-            logger.warning(
-                "node %d says that it is %s, which is node %d; it is left alone", node, name, self._pins[name]
-            )
-            return None
+            return self.leave(node, f"says that it is {name}, which is node {self._pins[name]}")
+        site = self._study.sites.index(name)
         if self._pinned is not None:
             write_json(self._pinned, self._pins)
         self._nodes[site] = node
         self.busy = {message: k for message, k in self.busy.items() if k != site}
         self._patience.silent.discard(site)
         return site
+
+    def leave(self, node: int, why: str) -> None:
+        """Leave a node alone that is no site of the study."""
+        self._strange[node] = f"node {node} {why}"
+        logger.warning("%s; it is left alone", self._strange[node])
+
+    def missing(self, site: int) -> str:
+        """Why there is no answer of this site, as the end of a sentence about it."""
+        if site in self._nodes:
+            return "answer did not come"
+        return "; ".join(["node is not connected", *self._strange.values()])
 
     def node(self, site: int) -> int | None:
         """The node of a site."""
@@ -145,7 +155,7 @@ class _Exchange:
             now = time.monotonic() - self.began
             waiting = [k for k in self.questions if k not in self.answers]
             if all(self._given_up(k, now) for k in waiting):
-                return self.answers | {k: self.gone[k] for k in waiting if k in self.gone}
+                return self.answers | {k: self.gone.get(k) or self.mail.missing(k) for k in waiting}
             time.sleep(POLL_SECONDS)
 
     def _given_up(self, site: int, now: float) -> bool:
@@ -176,7 +186,7 @@ class _Exchange:
 
     def _introduced(self, node: int, reply: Message) -> None:
         if reply.has_error():
-            logger.warning("node %d does not say who it is: %s", node, reply.error.reason)
+            self.mail.leave(node, f"does not say who it is ({reply.error.reason or reply.error.code})")
             return
         site = self.mail.introduce(node, _bytes(reply))
         if site is not None and site in self.questions and site not in self.answers:

@@ -39,7 +39,7 @@ def ask(node: Mapping[str, Any], question: str, data: bytes) -> bytes:
             raise ValueError(f'--node-config has no {key}; expected client="NAME" data="PATH" state-dir="FOLDER"')
     folder = Path(str(node["state-dir"])).resolve()
     about = json.dumps([str(node["client"]), str(node["data"]), question]).encode()
-    end, started = time.monotonic() + START_SECONDS, False
+    end, started = time.monotonic() + START_SECONDS, None
     while True:
         try:
             told = json.loads((folder / "worker.json").read_text())
@@ -50,15 +50,16 @@ def ask(node: Mapping[str, Any], question: str, data: bytes) -> bytes:
         except (OSError, EOFError, ValueError, AuthenticationError):  # none there, or it has just ended
             if time.monotonic() > end:
                 raise
-        if not started:
-            started = True
-            start(folder)
+        started = started or start(folder)
+        if started.poll():  # it ends with 0 where another worker is at it
+            said = (folder / "worker.log").read_text(errors="replace").strip().splitlines()
+            raise RuntimeError(f"the worker of this site does not start: {said[-1] if said else started.returncode}")
         time.sleep(0.1)
 
 
-def start(folder: Path) -> None:
+def start(folder: Path) -> "subprocess.Popen[bytes]":
     """Start the worker, which outlives this process."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     with (folder / "worker.log").open("ab") as log:
         command = [sys.executable, "-m", "fairlead.machines.worker", str(folder)]
-        subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
