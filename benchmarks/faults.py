@@ -34,7 +34,7 @@ SCENARIOS: dict[str, dict[str, Any]] = {
     "rotated-digits": {"scenario": "rotated-digits", "clients": 12},
     "skewed-digits": {"scenario": "rotated-digits", "shift": "none", "split": "dirichlet", "beta": 0.5, "clients": 12},
 }
-TRAINING: dict[str, Any] = {"rounds": 15, "lr": 0.1, "steps": 6, "batch_size": 16, "momentum": 0.5, "model": "mlp"}
+TRAINING: dict[str, Any] = {"rounds": 15, "lr": 0.3, "steps": 6, "batch_size": 16, "momentum": 0.5, "model": "mlp"}
 SHARE = 1 / 6
 STAGES = ("", "+uniform", "+clip", "+median", "+trimmed", "+krum", "+confree", "+pcgrad", "+cagrad", "+clip+median")
 OPTIONS: dict[str, dict[str, Any]] = {
