@@ -151,7 +151,7 @@ class Node:
 
 
 def secret_of(folder: Path) -> int:
-    """A number that is this machine's alone, made once: what is drawn from the run's seed, the server could draw too."""
+    """A number that only this machine knows, made once: the server knows the run's seed and what is drawn from it."""
     path = folder / "secret"
     if not path.exists():
         atomically(path, lambda p: p.write_text(secrets.token_hex(16), encoding="ascii"))

@@ -35,7 +35,7 @@ def privately(task: Task, bound: float, noise: float) -> Task:
     require(network.same_for_all, "dp-sgd: a part of the model is held from outside; put +dp-sgd last, after +lora")
     require(
         not task.training.balance,
-        "dp-sgd: balance weighs a sample by how many others of its class there are, which no noise covers; leave it out",
+        "dp-sgd: balance weighs a sample by how many others of its class there are, which has no noise; leave it out",
     )
     return PrivateTask(PrivateNetwork(network, bound, noise), task, task._federation)
 

@@ -7,7 +7,6 @@ from typing import Any
 
 from fairlead.core.errors import InputError, require
 
-
 ORDERS = (*range(2, 65), 80, 96, 128, 256, 512, 1024)  # of Rényi divergences; the best of them counts
 
 

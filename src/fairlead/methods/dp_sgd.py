@@ -6,8 +6,8 @@ C       bound   the longest gradient of a single sample that counts
 
 Cost: nothing more kept or sent; a gradient per sample in place of one per batch.
 Works with methods whose clients make all that they send by steps of local training: fedavg, fedprox, scaffold, fedrep,
-ditto, lg-fedavg, fedper, fedres, fedamp, fedu, fesem, fedbabu, knnper and cfl. Others use samples in further ways, which
-no noise covers, and are refused; so are BatchNorm, balanced classes and survival.
+ditto, lg-fedavg, fedper, fedres, fedamp, fedu, fesem, fedbabu, knnper and cfl. Others use samples in further
+ways, without noise, and are refused; so are BatchNorm, balanced classes and survival.
 Covers the train samples in what a client sends in the rounds, by samples that are there or not (add or remove one); not
 its number of samples, and not the scores that clients send beside. What the client deploys without sending it, `+ft`
 after `+dp-sgd` say, has no noise. LOCAL sends nothing and has none: verdicts say whom the noise puts below it.

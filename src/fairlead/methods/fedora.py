@@ -9,6 +9,7 @@ a       a                       α/(1+α), how far parameters travel: Θ̂ = (1-
 λ_k     lam                     tie to θ̂_k, from the validation losses of θ_k and θ̂_k: no gain, no tie
 p       rank                    singular vectors per client
         pull                    times λ_k; 1 is the paper's, 0 is LOCAL
+        noise                   deviation of the noise on Σ x xᵀ, whose leading vectors are U_k; 0 is the paper's
 
 Cost: one model kept per client; one model each way a round, and p·d_in numbers per client once.
 Variants: "paper", the default, ties with the gradient of λ_k‖θ - θ̂_k‖², λ_k = max(1e-8, ℓ(θ_k) - ℓ(θ̂_k)), and uses
@@ -17,7 +18,10 @@ the inputs, edges exp(sharpness · w) to each client's `neighbours` most similar
 lower validation loss and exp((ℓ(θ_k) - ℓ(θ̂_k))/2) elsewhere, and a pull that momentum does not see; there ℓ is a sum
 over validation batches of the run's batch size, in "paper" the mean over validation samples. On Rotated MNIST the
 paper's form stays at LOCAL's accuracy (0.7530 both) and the released settings reach 0.8104 (docs/results): try both.
-Privacy: a rank-1 vector resembles the client's mean image and, with labels appended, its label mix.
+Privacy: a rank-1 vector resembles the client's mean image and, with labels appended, its label mix. With `noise`, every
+input counts with length 1 at most, and the vectors hide whether a single one was there (Dwork et al., STOC 2014):
+`fairlead.functional.privacy.sample_epsilon(noise, {1.0: 1}, delta)`. They still show what a client's inputs have in
+common, and the models that clients send have no noise (docs/privacy.md).
 Differs from the paper: a step goes at most as far as θ̂_k (λ_k ≤ 1/η in "released", 1/(2η) in "paper"), or a large gain
 would overshoot it. The graph joins only clients that have taken part by now; one that never did receives the mean
 of its neighbours' θ̂, which is also what it would deploy. Quantities are not appended to the inputs as labels are: the
@@ -30,7 +34,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from fairlead.core import Layout, Method, Named, Server, Task, Tie, Towards, require
+from fairlead.core import Layout, Method, Named, Server, Task, Tie, Towards, draw_key, require
 from fairlead.core.device import on_host
 from fairlead.functional import subspace_similarity
 from fairlead.servers.propagation import propagation
@@ -44,6 +48,7 @@ def fedora(
     neighbours: int = 2,
     sharpness: float = 10.0,
     pull: float = 1.0,
+    noise: float = 0.0,
 ) -> Method:
     """Parameters propagate over a graph of clients with similar data."""
     require(0 <= a < 1, f"fedora: a must lie in [0, 1), got {a}; 0 propagates nothing")
@@ -51,10 +56,14 @@ def fedora(
     require(rank >= 1, f"fedora: rank must be >= 1, got {rank}")
     require(neighbours >= 1, f"fedora: neighbours must be >= 1, got {neighbours}")
     require(pull >= 0, f"fedora: pull must be >= 0, got {pull}; 0 is LOCAL")
+    require(noise >= 0, f"fedora: noise must be >= 0, got {noise}; 0 sends the vectors as they are")
     released = variant == "released"
 
     def hello(task: Task) -> Named:
-        return {"subspace": torch.stack([subspace(on_host(x), on_host(appended(y, task))) for x, y in task.data()])}
+        data = zip(task.ids, task.data(), strict=True)
+        return {
+            "subspace": torch.stack([subspace(on_host(x), on_host(appended(y, task)), k, task) for k, (x, y) in data])
+        }
 
     def appended(y: Tensor, task: Task) -> Tensor:
         """What is appended to the inputs, (n, columns)."""
@@ -62,12 +71,11 @@ def fedora(
             return y.new_empty(len(y), 0)
         return one_hot(y, task.classes) if task.target_kind == "class" else y
 
-    def subspace(x: Tensor, labels: Tensor) -> Tensor:
+    def subspace(x: Tensor, labels: Tensor, client: int, task: Task) -> Tensor:
         # A client with NaN among its inputs is left out of every round; its greeting must not stop the others.
         samples = x.flatten(1).nan_to_num(0.0, 0.0, 0.0)
         samples = torch.cat([samples, labels.to(samples)], 1)
-        right: Tensor = torch.linalg.svd(samples, full_matrices=False).Vh
-        return right[:rank].T  # (d_in, p)
+        return leading(samples, rank, noise, draw_key(task.secret, "fedora", client))
 
     def similarity(greetings: Named) -> Tensor:
         w = subspace_similarity(on_host(greetings["subspace"]))
@@ -98,6 +106,21 @@ def fedora(
         return propagation(similarity, edges, a=a)
 
     return Method(init, client, personal, server, average=None, hello=hello, newcomer=newcomer)
+
+
+def leading(samples: Tensor, rank: int, noise: float, key: int) -> Tensor:
+    """The leading singular vectors of the samples, (n, d) -> (d, p).
+
+    With noise, of Σ x xᵀ with symmetric normal noise on it, the samples x shortened to length 1.
+    """
+    if not noise:
+        right: Tensor = torch.linalg.svd(samples, full_matrices=False).Vh
+        return right[:rank].T
+    short = samples.double() / samples.double().norm(dim=1, keepdim=True).clamp(min=1)
+    draw = torch.Generator().manual_seed(key)
+    upper = torch.randn(short.shape[1], short.shape[1], generator=draw, dtype=torch.float64).triu()
+    vectors: Tensor = torch.linalg.eigh(short.T @ short + noise * (upper + upper.triu(1).T)).eigenvectors
+    return vectors[:, -rank:].flip(1).to(samples)
 
 
 def summed_loss(task: Task, rows: Tensor) -> Tensor:

@@ -8,10 +8,13 @@ c_k       message["prototypes"]   mean feature of class k over all clients, wher
 ĉ_i,k     reply["prototypes"]     mean feature of the client's samples of class k under its trained body
 h_i       reply["means"]          share of class k times its mean feature, under the body as received
 V_i       reply["variance"]       (E‖z‖² - ‖h_i‖²)/n_i: the variance of h_i's estimate
+          least                   samples of a class below which a client says nothing of the class; 1 is the paper's
 α_i       combine                 argmin over the simplex of Σ_j α_j² V_j + ‖h_i - Σ_j α_j h_j‖²
 
 Cost: nothing kept per client; body, head and prototypes each way and the means up, every round; N small problems.
 The server keeps every client's head and means, and solves each client's problem anew in every round.
+Privacy: of a class with one sample, the prototype is that sample's feature, from which a picture can be made
+(docs/privacy.md); `least` leaves such classes out of all that the client says beside its model.
 Differs from the paper: clients that stayed away enter the mixtures with what they sent last; one that never took part
 gets the plain mean of the heads. Body and head train with the run's step size, as in comparisons where all methods
 have one; the paper's own is 0.01 for 5 epochs of the body and 0.1 for the head: lr=0.01, epochs=5, head_lr=0.1.
@@ -28,11 +31,12 @@ from fairlead.core.features import by_class, class_sums, features, with_linear_h
 from fairlead.servers import averaging, chain, mean, no_state, per_name
 
 
-def fedpac(*, pull: float = 1.0, head_lr: float | None = None, head_epochs: int = 1) -> Method:
+def fedpac(*, pull: float = 1.0, head_lr: float | None = None, head_epochs: int = 1, least: int = 1) -> Method:
     """Features tied to shared class prototypes, heads mixed client by client."""
     require(pull >= 0, f"fedpac: pull must be >= 0, got {pull}; 0 leaves the features free")
     require(head_lr is None or head_lr > 0, f"fedpac: head_lr must be > 0, got {head_lr}; the paper's is 0.1")
     require(head_epochs >= 0, f"fedpac: head_epochs must be >= 0, got {head_epochs}")
+    require(least >= 1, f"fedpac: least must be >= 1, got {least}; 1 tells of every class that a client has")
 
     def init(params: Tensor, layout: Layout) -> tuple[Named, Named]:
         classes, d = layout.slots["head.weight"].shape
@@ -56,7 +60,9 @@ def fedpac(*, pull: float = 1.0, head_lr: float | None = None, head_epochs: int 
         # Features do not depend on the head, so that anybody's serves for a body which all have in common.
         received = task.layout.join((body, message["w"]), (head, message["head"][:1]))
         z = task.outputs(received, "train", features)
-        sums, _ = class_sums(z, task)
+        sums, counts = class_sums(z, task)
+        told = counts >= least
+        sums = sums * told[..., None]
         n = task.sizes().to(sums)
         means = sums / n[..., None]
         squares = (z.square().sum(-1) * task.padded("train")[2]).sum(1, keepdim=True)
@@ -74,8 +80,8 @@ def fedpac(*, pull: float = 1.0, head_lr: float | None = None, head_epochs: int 
         return {}, {
             "w": u[:, body.columns] - message["w"],
             "head": u[:, head.columns],
-            "prototypes": prototypes,
-            "counts": counts,
+            "prototypes": prototypes * told[..., None],
+            "counts": counts * told,
             "means": means,
             "variance": variance,
         }
