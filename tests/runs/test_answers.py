@@ -17,7 +17,7 @@ from fairlead.core import Method
 from fairlead.data import from_tensors
 from fairlead.runs import identity
 from fairlead.runs.files import read_parts
-from fairlead.runs.run import finished
+from fairlead.runs.run import comparison_of, finished
 
 SMALL: dict[str, Any] = {"clients": 3, "rounds": 2, "engine": "loop", "model": "logistic"}
 NEW = r"train anew with --fresh \(from Python: fresh=True\)"
@@ -278,11 +278,20 @@ def test_more_rounds_are_refused_where_they_would_not_be_one_long_run(tmp_path: 
 
 def test_other_rounds_are_refused_with_the_way_to_more(tmp_path: Path) -> None:
     fairlead.compare(["fedavg"], out=tmp_path, **SMALL)
-    with pytest.raises(fairlead.RunError, match=r"rounds: 2 there, 4 here; `fairlead resume .* --rounds 4` goes on"):
+    way = rf"rounds: 2 there, 4 here; `fairlead resume {re.escape(str(tmp_path))} --rounds 4` goes on"
+    with pytest.raises(fairlead.RunError, match=way):
         fairlead.compare(["fedavg"], out=tmp_path, evaluate_every=1, **(SMALL | {"rounds": 4}))
     with pytest.raises(fairlead.RunError) as fewer:
         fairlead.compare(["fedavg"], out=tmp_path, **(SMALL | {"rounds": 1}))
     assert "resume" not in str(fewer.value)
+
+
+def test_the_comparison_of_a_run_is_found_however_deep_the_run_lies(tmp_path: Path) -> None:
+    (tmp_path / "settings.json").write_text("{}")
+    for run in ("runs/fedavg-seed0", "runs/fold0/choose/fedavg/lr0.1"):
+        assert comparison_of(tmp_path / run) == tmp_path
+    alone = tmp_path / "cells" / "fedavg-seed0"
+    assert comparison_of(alone) == alone
 
 
 def test_more_rounds_after_a_stop_in_between(tmp_path: Path) -> None:
@@ -370,6 +379,8 @@ IDLE: dict[str, dict[str, Any]] = {
     "fractions": {"fractions": (0.5, 0.2, 0.3), "samples": (10, 5, 5), "split": "iid"},
     "newcomer_epochs": {"newcomer_epochs": 2},
     "data_dir": {"data_dir": "."},
+    "folds": {"folds": 2},
+    "metric": {"metric": "auroc"},
     "data": {"data": "mnist", "source": from_tensors(*samples())},
     "option fedora.a": {"set": {"fedora": {"a": 0.5}}},
     "option ft.epochs": {"set": {"ft": {"epochs": 2}}},

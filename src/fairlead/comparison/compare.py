@@ -50,7 +50,18 @@ from fairlead.prediction.predict import BALANCED, Predictor, RawRows, choose_run
 from fairlead.report import markdown_table
 from fairlead.runs.files import read_object, write_json
 from fairlead.runs.material import Factory, Material, engine_in
-from fairlead.runs.run import FILES, FILES_TO_USE, TABLES, Job, Run, deployed, finished, kept_outputs, result
+from fairlead.runs.run import (
+    FILES,
+    FILES_TO_USE,
+    TABLES,
+    Job,
+    Run,
+    comparison_of,
+    deployed,
+    finished,
+    kept_outputs,
+    result,
+)
 from fairlead.runs.summary import Data, RunSummary, Summary, write_summary
 from fairlead.settings import Experiment, check, resolve, shown
 
@@ -169,8 +180,8 @@ def resume(
     require(folder is not None, "a folder must be a path, got None")
     folder = folder_of(folder) or Path()
     plan = read_object(folder / "settings.json")
-    if "method" in plan:  # a single run: its comparison is two folders up
-        folder = folder.parent.parent
+    if "method" in plan:  # a single run
+        folder = comparison_of(folder)
         plan = read_object(folder / "settings.json")
     if not {"methods", "seeds", "experiment"} <= plan.keys():
         raise RunError(f"{folder / 'settings.json'} lacks methods, seeds or experiment; expected a comparison's folder")

@@ -167,8 +167,15 @@ def check_same(run: Run, ignoring: Sequence[str] = ()) -> None:
         rounds = run.experiment.rounds
         more = [c for c in changed if c.partition(":")[0] not in ROUNDS]
         longer = not more and rounds_in(run.folder) < rounds
-        hint = f"`fairlead resume {run.folder} --rounds {rounds}` goes on from there, or " if longer else ""
+        longer_run = f"`fairlead resume {comparison_of(run.folder)} --rounds {rounds}` goes on from there, or "
+        hint = longer_run if longer else ""
         raise RunError(f"{run.folder} holds a run made from something else: {'; '.join(more or changed)}; {hint}{ANEW}")
+
+
+def comparison_of(run: Path) -> Path:
+    """The folder of the comparison that a run belongs to; a run that belongs to none is its own."""
+    above = (p.parent for p in run.parents if p.name == "runs")
+    return next((folder for folder in above if (folder / "settings.json").exists()), run)
 
 
 # What a path or a preset is called says nothing that the content does not.
