@@ -114,17 +114,14 @@ def small_network(hidden: int) -> Callable[[tuple[int, ...], int], nn.Module]:
     return made
 
 
-def spoiled(answers: Answers, loss: float, rng: np.random.Generator) -> Answers:
-    """The same with right answers made wrong, at random, so that each owner's accuracy falls by `loss` on average.
-
-    Whatever is compared with it so gains as much, also where hardly an answer was wrong before.
-    """
+def planted(answers: Answers, gain: float, rng: np.random.Generator) -> Answers:
+    """The same with wrong answers put right, at random, so that each owner's accuracy rises by `gain` on average."""
     outputs = []
     for y, out in zip(answers.y, answers.outputs, strict=True):
-        right = out.argmax(1) == y
-        lost = right & (rng.random(len(y)) * right.mean() < loss)
-        wrong = np.where(np.eye(out.shape[1], dtype=bool)[y.astype(int)], out.min(initial=0) - 1, out)
-        outputs.append(np.where(lost[:, None], wrong, out))
+        wrong = out.argmax(1) != y
+        mended = wrong & (rng.random(len(y)) * wrong.mean() < gain)
+        right = np.eye(out.shape[1])[y.astype(int)] * (1 + np.abs(out).max(initial=0))
+        outputs.append(np.where(mended[:, None], right, out))
     return dataclasses.replace(answers, outputs=outputs)
 
 

@@ -12,7 +12,7 @@ import pytest
 import typer
 
 from fairlead.cli import app, main
-from fairlead.comparison.compare import FOLDS, MIDDLE_TABLE, SMALL_OWNER, SMALL_TABLE
+from fairlead.comparison.compare import FOLDS, SMALL_TABLE
 from fairlead.effort import EFFORTS
 from fairlead.settings import Settings, check, default_of, resolve
 
@@ -257,9 +257,7 @@ def test_defaults_in_the_help_are_those_that_are_used() -> None:
     assert own.effort is not None
     assert (own.effort.rates, default_of("effort").split(" ")[0]) == (EFFORTS["standard"].rates, "standard")
     assert default_of("evaluate_every").split(" ")[0] == str(own.effort.every)
-    small = f"{FOLDS} for tables of less than {SMALL_TABLE:,} rows"
-    middle = f"or {MIDDLE_TABLE:,} if most owners have less than {SMALL_OWNER}"
-    assert default_of("folds") == f"{small}, {middle}; else 1"
+    assert default_of("folds") == f"{FOLDS} for tables of less than {SMALL_TABLE:,} rows, else 1"
     assert default_of("device") == own.device
     assert all(default_of(name) for name in Settings.model_fields)
 

@@ -213,7 +213,7 @@ LEFT_OUT = {
     "evaluate_every": "4 on your own data, else a tenth of the rounds and 10 at most",
     "select": "validation where there are validation rows, else last",
     "effort": "standard on your own data, else none",
-    "folds": "5 for tables of less than 2,500 rows, or 10,000 if most owners have less than 250; else 1",
+    "folds": "5 for tables of less than 2,500 rows, else 1",
     "metric": "chosen for the label",
     "engine": "auto",
     "participation": "1",

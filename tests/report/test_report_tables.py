@@ -175,3 +175,18 @@ def test_a_quantity_is_shown_in_its_own_unit_and_lower_is_better() -> None:
     assert "| ditto | 1.5 | +2.5 |" in markdown_table(summary)
     assert "RMSE (lower is better)" in markdown_table(summary)
     assert "is better)" in shown(summary)
+
+
+def test_where_one_test_part_is_too_small_folds_are_proposed() -> None:
+    one = make_summary(("local", "ditto"), seeds=1, own=True)
+    verdicts = found(one, "ditto")["verdicts"]
+    for k, verdict in enumerate(verdicts):
+        verdict["verdict"] = "too few rows to tell" if k < 6 else "no difference found"  # of 12
+    assert not any("--folds" in line for line in verdict_lines(one))
+    verdicts[6]["verdict"] = "too few rows to tell"
+    (said,) = [line for line in verdict_lines(one) if "--folds" in line]
+    assert said.startswith("Most owners have too few test rows to tell (6 to 200 of them).")
+    one["settings"]["folds"] = 5
+    assert not any("--folds" in line for line in verdict_lines(one))
+    one["settings"]["folds"], one["scenario"]["pool"] = 1, "train"
+    assert not any("--folds" in line for line in verdict_lines(one)), "a published test part stays"

@@ -66,11 +66,7 @@ from fairlead.runs.summary import Data, RunSummary, Summary, write_summary
 from fairlead.settings import Experiment, check, resolve, shown
 
 FULLER = "local-all-rows"  # LOCAL on train and validation rows together, beside a published protocol
-# Every row is tested once, in folds, where a test part would be too small to tell: in a small table, and in one of
-# middle size whose rows are few for most owners. With more rows it would take too long.
-SMALL_TABLE = 2500  # rows
-MIDDLE_TABLE = 10_000
-SMALL_OWNER = 250
+SMALL_TABLE = 2500  # rows, below which every row is tested once, in folds
 FOLDS = 5
 MANY_OWNERS = 10
 # Method, seed, round done, rounds. One that has a method `data` is given the survey of the data before training.
@@ -396,7 +392,7 @@ def _assessed(
     """The comparison on a user's own data: searched, refitted, in folds, beside what owners would do alone."""
     experiment, seed = asked.experiment, asked.seeds[0]
     assert experiment.effort is not None
-    count = experiment.folds or usual_folds(experiment, source, seed)
+    count = experiment.folds or usual_folds(experiment, source)
     folds = [_fold(experiment, source, seed, i, count) for i in range(count)]
     first = folds[0].chooses
     _check_targets(entries, experiment, first)
@@ -487,16 +483,12 @@ def _usual(federation: Federation) -> tuple[Metric, str]:
     return _metric(usual[federation.target_kind], federation)
 
 
-def usual_folds(experiment: Experiment, source: Source, seed: int) -> int:
-    """How many folds there are where nobody says."""
-    rows, who = len(source), experiment.scenario
+def usual_folds(experiment: Experiment, source: Source) -> int:
+    """How many folds there are where nobody says: several for a small table."""
+    who = experiment.scenario
     # A published test part stays the test part, and so does one of a given size.
-    if source.table is None or who.pool != "all" or who.samples is not None or rows >= MIDDLE_TABLE:
-        return 1
-    if rows < SMALL_TABLE:
-        return FOLDS
-    whole = who.build(seed, source=source, refit=True)
-    return FOLDS if float((whole.train.sizes + whole.test.sizes).float().median()) < SMALL_OWNER else 1
+    small = source.table is not None and len(source) < SMALL_TABLE
+    return FOLDS if small and who.pool == "all" and who.samples is None else 1
 
 
 def _fold(experiment: Experiment, source: Source, seed: int, number: int, count: int) -> Fold:

@@ -289,7 +289,8 @@ def verdict_lines(summary: Summary, most: int = 12) -> list[str]:
 
     Up to `most` owners have a line of their own; more are counted by action.
     """
-    said = [*marks(summary), *newcomers(summary), caption(summary), *luck(summary), *work(summary)]
+    said = [*marks(summary), *newcomers(summary), caption(summary), *luck(summary), *more_tested(summary)]
+    said += work(summary)
     return [*said, *decision_lines(summary), *advice_lines(summary, most)]
 
 
@@ -371,6 +372,23 @@ def luck(summary: Summary) -> list[str]:
     return [
         "One run of each method: how much luck there is in training is not measured but assumed, and few verdicts can "
         "be sure. Several seeds measure it: --seeds 3."
+    ]
+
+
+def more_tested(summary: Summary) -> list[str]:
+    """A sentence where testing every row once would tell what one test part could not."""
+    who, methods = summary["scenario"], ways(summary, "method")
+    fixed = who.get("pool", "all") != "all" or who.get("samples") is not None
+    few = sum(counts(way)["too few rows to tell"] for way in methods)
+    if published(summary) or fixed or summary["settings"]["folds"] > 1:
+        return []
+    if 2 * few <= sum(len(way["verdicts"]) for way in methods):
+        return []
+    tested = [client["n_test"] for client in summary["methods"][summary["control"]]["clients"]]
+    span = f"{min(tested):,}" if min(tested) == max(tested) else f"{min(tested):,} to {max(tested):,}"
+    return [
+        f"Most owners have too few test rows to tell ({span} of them). --folds 5 tests every row of theirs once, and "
+        "takes a few times as long."
     ]
 
 
