@@ -4,10 +4,14 @@ BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 INSTALL_MACHINES := .venv-machines/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints-machines.txt
 
-.PHONY: demo test test-machines audit lock clean
+.PHONY: demo picture test test-machines audit lock clean
 
 demo: .venv/installed
 	$(BIN)/fairlead compare fedavg fedrep+confree ditto --data heart-disease --effort quick --out runs/demo
+
+# The README's table and picture, from one run of the demo; needs Chromium.
+picture: demo
+	$(BIN)/python docs/demo.py
 
 test: .venv/installed-dev
 	$(BIN)/ruff check .

@@ -6,7 +6,7 @@ from html import escape
 from typing import Any, cast
 
 from fairlead.report import parts
-from fairlead.report.tables import NONE, quantity
+from fairlead.report.tables import NONE, quantity, row_titles
 from fairlead.runs.summary import Summary
 
 FEW_CLASSES = 6  # so many have a column each; more are one bar
@@ -27,7 +27,7 @@ def data_section(summary: Summary) -> str:
         body = [parts.line([c["name"], c["role"], c["missing"], c["done"], c["why"]]) for c in data["columns"]]
         table = parts.table(("Column", "Is", "Empty cells", "What is done", "Why"), body, "words", "columns")
         columns = f"<details><summary>What is done with each column</summary>{table}</details>"
-    return f"<h2>The data</h2>{about}{f'<ul>{listed}</ul>' if listed else ''}{owners}{columns}"
+    return f"{parts.heading('The data')}{about}{f'<ul>{listed}</ul>' if listed else ''}{owners}{columns}"
 
 
 def _about(data: dict[str, Any]) -> str:
@@ -94,8 +94,8 @@ def _owners(summary: Summary, data: dict[str, Any]) -> str:
     clients = summary["methods"][summary["control"]]["clients"]
     about = {one["name"]: one for one in data.get("owners", [])}
     classes = list({name: None for one in about.values() for name in one.get("classes", {})})
-    head = ["Owner", "Train rows", "Test rows"]
-    head += classes if len(classes) <= FEW_CLASSES else ["Classes"]
+    head = ["Owner", *row_titles(summary)]
+    head += [f"Class {name}" for name in classes] if len(classes) <= FEW_CLASSES else ["Classes"] * bool(classes)
     known: set[str] = set().union(*about.values())
     head += [name for key, name in NUMBERS.items() if key in known] + ["Empty cells"] * ("missing" in known)
     body = []

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fairlead.report.interval import axis_of
-from fairlead.report.tables import VERDICTS, measure, published, ways
+from fairlead.report.tables import VERDICTS, measure, published, row_titles, ways
 from fairlead.runs.summary import Entry, Summary, Way
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ def chart_data(summary: Summary, curves: Curves) -> dict[str, Any]:
         "axis": [scale * axis.low, scale * axis.high],
         "words": list(VERDICTS),
         "owners": found["owners"],
+        "rows": row_titles(summary),
         "train": [client["n_train"] for client in control["clients"]],
         "test": [client["n_test"] for client in control["clients"]],
         "ways": [

@@ -9,7 +9,7 @@ from fairlead.report.parts import Html, minus
 from fairlead.report.tables import NONE, VERDICTS, Measure, ways
 from fairlead.runs.summary import Summary
 
-WIDER = 4  # times the usual end of an interval, beyond which one is cut off
+WIDER = 2.5  # times the usual end of an interval, beyond which one is cut off
 
 
 class Axis(NamedTuple):

@@ -54,11 +54,11 @@ def live_page(folder: Path, state: str) -> str:
         f"<h1>{said} There is no verdict yet.</h1>",
         "<p>This page shows the verdict when all methods are trained, and no test scores before.</p>",
         NOSCRIPT,
-        f"<h2>How far</h2>{parts.table(head, body, 'words')}",
+        f"{parts.heading('How far')}{parts.table(head, body, 'words')}",
         _every_training(found),
-        "<h2>Validation loss so far</h2><p class='soft'>The newest training of each method.</p>",
+        f"{parts.heading('Validation loss so far')}<p class='soft'>The newest training of each method.</p>",
         "<div data-controls></div><div class='panels' data-chart='curves'></div>",
-        f"<h2>What is run</h2><div class='side'>{pairs('Scenario', _scenario(plan))}</div>",
+        f"{parts.heading('What is run')}<div class='side'>{pairs('Scenario', _scenario(plan))}</div>",
     ]
     return parts.page(f"Training: {scenario_name(_scenario(plan))}", sections, _data(plan["methods"], shown, state))
 
@@ -145,6 +145,7 @@ def _data(methods: list[str], shown: dict[str, Training], state: str) -> dict[st
         "axis": [-1, 1],
         "words": list(VERDICTS),
         "owners": names,
+        "rows": ["", ""],
         "train": [],
         "test": [],
         "ways": [

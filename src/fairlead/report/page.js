@@ -41,16 +41,17 @@ const choosable = data.ways.filter(way => way.gains || (data.curves && data.curv
 const state = {
   wanted: '', ways: new Set(data.ways.filter(way => way.on).map(way => way.name)),
   words: new Set(data.words), sort: 3, down: true, whole: false,
+  log: false, zoom: null, // of the curves: a logarithmic axis, and the first and last round that are shown
 };
 const KEPT = 'fairlead:' + location.pathname;
 const keep = () => { // across the reloads of a page that follows a run
   if (data.live) sessionStorage.setItem(KEPT, JSON.stringify({ wanted: state.wanted, off: data.ways
-    .filter(way => !state.ways.has(way.name)).map(way => way.name), y: scrollY }));
+    .filter(way => !state.ways.has(way.name)).map(way => way.name), log: state.log, zoom: state.zoom }));
 };
 const recall = () => {
   const kept = data.live && JSON.parse(sessionStorage.getItem(KEPT));
   if (!kept) return;
-  state.wanted = kept.wanted;
+  for (const key of ['wanted', 'log', 'zoom']) state[key] = kept[key];
   kept.off.forEach(name => state.ways.delete(name));
 };
 const matching = () => {
@@ -72,6 +73,18 @@ const say = (event, text) => {
   tip.style.top = Math.max(4, Math.min(event.clientY + 14, innerHeight - tip.offsetHeight - 4)) + 'px';
 };
 const quiet = () => { tip.hidden = true; };
+// The arrow keys go through a chart as the pointer does; `show(i, event)` tells value i of `count`.
+const steps = (svg, count, show) => {
+  let now = -1;
+  filled(svg, { tabindex: 0, onblur: quiet, onkeydown: event => {
+    const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+    if (!step) return;
+    event.preventDefault();
+    now = Math.min(Math.max(now + step, 0), count - 1);
+    const box = svg.getBoundingClientRect();
+    show(now, { clientX: box.left + 40, clientY: box.top + 8 });
+  } }, []);
+};
 
 // ---- Charts
 
@@ -82,18 +95,26 @@ const ticks = (low, high, count) => {
   for (let i = first; i * step <= high + step * 1e-9; i++) found.push(i * step + 0); // never minus zero
   return found;
 };
+// 1, 2, 5, 10 ... between two numbers above zero; where fewer than three fit, evenly spaced ones.
+const powers = (low, high) => {
+  const found = [];
+  for (let p = Math.floor(Math.log10(low)); p <= Math.log10(high); p++)
+    found.push(...[1, 2, 5].map(x => x * 10 ** p).filter(x => x >= low && x <= high));
+  return found.length > 2 ? found : ticks(low, high, 4).filter(x => x > 0);
+};
 const around = (values, margin = 0.06) => {
   const low = Math.min(...values), high = Math.max(...values), room = (high - low) * margin || Math.abs(high) * 0.1 || 1;
   return [low - room, high + room];
 };
 
-// An empty chart: grid, numbers and titles; `x` and `y` are {low, high, title}.
+// An empty chart: grid, numbers and titles; `x` and `y` are {low, high, title}, and `y` may be logarithmic: {log}.
 const chart = (box, height, x, y, said) => {
   const width = Math.max(box.clientWidth, 220);
-  const marks = ticks(y.low, y.high, 5), left = 12 + 7 * Math.max(...marks.map(v => short(v).length));
+  const marks = y.log ? powers(y.low, y.high) : ticks(y.low, y.high, 5), left = 12 + 7 * Math.max(...marks.map(v => short(v).length));
   const top = 24, bottom = height - 38, right = width - 14;
   const px = v => left + (v - x.low) / (x.high - x.low || 1) * (right - left);
-  const py = v => bottom - (v - y.low) / (y.high - y.low || 1) * (bottom - top);
+  const to = y.log ? Math.log10 : v => v;
+  const py = v => bottom - (to(v) - to(y.low)) / (to(y.high) - to(y.low) || 1) * (bottom - top);
   const svg = draw('svg', { width, height, viewBox: `0 0 ${width} ${height}`, role: 'img', 'aria-label': said });
   for (const v of marks) {
     svg.append(draw('line', { class: 'grid', x1: left, x2: right, y1: py(v), y2: py(v) }));
@@ -154,6 +175,7 @@ const gains = (box, ways, match) => {
     };
     filled(c.svg, { style: { cursor: 'pointer' }, onpointermove: event => say(event, told(way, nearest(event))),
       onpointerleave: quiet, onclick: event => choose(data.owners[nearest(event)]) }, []);
+    steps(c.svg, order.length, (i, event) => say(event, told(way, order[i])));
     figure.append(c.svg);
   }
 };
@@ -161,6 +183,9 @@ const gains = (box, ways, match) => {
 const hue = way => way.hue === null ? 'var(--soft)' : `var(--c${way.hue % 8})`;
 const DASHES = ['', '6 4', '2 3'];
 const dash = way => way.hue === null ? DASHES[1] : DASHES[Math.floor(way.hue / 8) % 3];
+
+const swatch = way => make('span', { class: `swatch ${dash(way) === DASHES[1] ? 'dashed' : dash(way) ? 'dotted' : ''}`,
+  style: { '--hue': hue(way) } });
 
 // The score against what it costs: bytes and seconds.
 const costs = (box, ways) => {
@@ -176,7 +201,9 @@ const costs = (box, ways) => {
     if (known(bar.score)) c.svg.append(
       draw('line', { class: 'zero', x1: c.left, x2: c.right, y1: c.py(bar.score), y2: c.py(bar.score) }),
       draw('text', { class: 'soft', x: c.right, y: c.py(bar.score) - 4, 'text-anchor': 'end', text: `the bar: ${bar.name}` }));
-    const used = known(bar.score) ? [[c.right - 6 * (9 + bar.name.length), c.right, c.py(bar.score) - 8]] : [];
+    // Names stand clear of the bar's line, of its name above it, and of all points.
+    const used = known(bar.score) ? [[c.left, c.right, c.py(bar.score)],
+      [c.right - 6.8 * (9 + bar.name.length), c.right, c.py(bar.score) - 8]] : [];
     shown.forEach(way => used.push([c.px(way[key]) - 6, c.px(way[key]) + 6, c.py(way.score)]));
     for (const way of [...shown].sort((a, b) => b.score - a.score)) {
       // The name stands beside its point, or above or below, wherever nothing else stands.
@@ -202,49 +229,71 @@ const curve = (line, match) => {
   return line.rounds.map((_, i) => mean(match.map(k => line.owners[k][i]).filter(known)));
 };
 const curves = (box, ways, match) => {
+  const [first, end] = state.zoom || [0, Infinity];
   const lines = ways.map(way => [way, data.curves.lines[way.name]]).filter(([, line]) => line && line.rounds.length);
   const values = lines.map(([, line]) => curve(line, match));
-  const seen = values.flat().filter(known);
+  const inside = round => round >= first && round <= end;
+  const kept = (line, list) => list.filter((v, i) => known(v) && inside(line.rounds[i]));
+  const seen = lines.flatMap(([, line], n) => kept(line, values[n]));
   if (!seen.length) {
     box.append(make('p', { class: 'soft', text: 'Nothing to draw yet: choose a method that was trained, or other owners.' }));
     return;
   }
   const whole = match.length === data.owners.length;
-  const bands = whole ? lines.flatMap(([, line]) => [...line.low, ...line.high]).filter(known) : [];
-  const figure = make('figure', { class: 'alone' });
+  const banded = whole && lines.length <= 2; // more bands would hide each other
+  const bands = banded ? lines.flatMap(([, line]) => [...kept(line, line.low), ...kept(line, line.high)]) : [];
+  const figure = make('figure', { class: 'alone' }, make('ul', { class: 'lines' },
+    ...lines.map(([way]) => make('li', {}, swatch(way), way.name))));
   box.append(figure);
-  const [low, high] = around([...seen, ...bands]);
-  const last = Math.max(...lines.map(([, line]) => Math.max(...line.rounds)));
-  const who = whole ? `mean over ${data.owners.length} owners` : match.length === 1 ? data.owners[match[0]] :
-    `mean over ${match.length} of ${data.owners.length} owners`;
-  const c = chart(figure, 320, { low: 0, high: last || 1, title: 'round' }, { low, high, title:
+  const reach = [...seen, ...bands], log = state.log && Math.min(...reach) > 0;
+  const [low, high] = log ? around(reach.map(Math.log10)).map(v => 10 ** v) : around(reach);
+  const rounds = [...new Set(lines.flatMap(([, line]) => line.rounds.filter(inside)))].sort((a, b) => a - b);
+  const last = rounds.at(-1);
+  const who = whole ? `mean over ${data.owners.length.toLocaleString('en')} owners` : match.length === 1 ? data.owners[match[0]] :
+    `mean over ${match.length.toLocaleString('en')} of ${data.owners.length.toLocaleString('en')} owners`;
+  const c = chart(figure, 320, { low: first, high: Math.max(last, first + 1), title: 'round' }, { low, high, log, title:
     `${data.curves.what}, ${data.owners.length === 1 ? data.owners[0] : who}` }, `${data.curves.what} by round, ${who}`);
   lines.forEach(([way, line], n) => {
-    const points = line.rounds.flatMap((round, i) => known(values[n][i]) ? [[round, values[n][i], i]] : []);
-    if (whole && line.rounds.length > 1) {
+    const points = line.rounds.flatMap((round, i) => known(values[n][i]) && inside(round) ? [[round, values[n][i], i]] : []);
+    if (!points.length) return;
+    if (banded && points.length > 1) {
       const up = points.map(([r, , i]) => `${c.px(r).toFixed(1)} ${c.py(line.high[i]).toFixed(1)}`);
       const down = points.map(([r, , i]) => `${c.px(r).toFixed(1)} ${c.py(line.low[i]).toFixed(1)}`).reverse();
-      c.svg.append(draw('path', { d: `M${[...up, ...down].join('L')}Z`, fill: hue(way), opacity: lines.length > 2 ? 0.07 : 0.14 }));
+      c.svg.append(draw('path', { d: `M${[...up, ...down].join('L')}Z`, fill: hue(way), opacity: 0.14 }));
     }
     const d = 'M' + points.map(([r, v]) => `${c.px(r).toFixed(1)} ${c.py(v).toFixed(1)}`).join('L');
     c.svg.append(draw('path', { class: 'line', d, fill: 'none', stroke: hue(way), 'stroke-width': 2,
       'stroke-dasharray': dash(way) }));
-    const dots = whole ? line.chosen : points.length === 1 ? [points[0]] : [];
+    const dots = banded ? line.chosen.filter(([r]) => inside(r)) : points.length === 1 ? [points[0]] : [];
     for (const [r, v] of dots) c.svg.append(draw('circle', { cx: c.px(r), cy: c.py(v), r: 4, fill: hue(way) }));
   });
   const guide = draw('line', { class: 'guide', y1: c.top, y2: c.bottom, visibility: 'hidden' });
-  c.svg.append(guide);
-  const rounds = [...new Set(lines.flatMap(([, line]) => line.rounds))];
-  filled(c.svg, { onpointermove: event => {
-    const wanted = (at(event, c.svg)[0] - c.left) / (c.right - c.left) * (last || 1);
-    const round = rounds.reduce((a, b) => Math.abs(b - wanted) < Math.abs(a - wanted) ? b : a);
+  const picked = draw('rect', { class: 'picked', y: c.top, height: c.bottom - c.top, width: 0 });
+  c.svg.append(guide, picked);
+  const show = (round, event) => {
     const said = lines.flatMap(([way, line], n) => {
       const i = line.rounds.indexOf(round);
       return i >= 0 && known(values[n][i]) ? [`${way.name}: ${short(values[n][i])}`] : [];
     });
     filled(guide, { x1: c.px(round), x2: c.px(round), visibility: 'visible' }, []);
     say(event, [`round ${round}`, ...said].join('\n'));
-  }, onpointerleave: () => { quiet(); guide.setAttribute('visibility', 'hidden'); } }, []);
+  };
+  const nearest = event => {
+    const wanted = first + (at(event, c.svg)[0] - c.left) / (c.right - c.left) * (Math.max(last, first + 1) - first);
+    return rounds.reduce((a, b) => Math.abs(b - wanted) < Math.abs(a - wanted) ? b : a);
+  };
+  let from = null; // the round at which the mouse went down: what it is drawn over is shown alone
+  filled(c.svg, { onpointerdown: event => { if (event.pointerType === 'mouse') from = nearest(event); },
+    onpointermove: event => {
+      const to = nearest(event), [left, right] = [c.px(Math.min(from ?? to, to)), c.px(Math.max(from ?? to, to))];
+      filled(picked, { x: left, width: right - left }, []);
+      show(to, event);
+    }, onpointerup: event => {
+      const ends = [from, nearest(event)].sort((a, b) => a - b);
+      if (from !== null && ends[1] > ends[0]) { state.zoom = ends; quiet(); refresh(); }
+      from = null;
+    }, onpointerleave: () => { quiet(); from = null; picked.setAttribute('width', 0); guide.setAttribute('visibility', 'hidden'); } }, []);
+  steps(c.svg, rounds.length, (i, event) => show(rounds[i], event));
   figure.append(c.svg);
 };
 
@@ -267,10 +316,15 @@ const COLUMNS = [ // heading, value to sort by and to save, cell
     make('span', {}, drawnSpan(way, k), make('small', { text: span(way.low[k], way.high[k]) })) : NONE],
   ['Bar', ([, k]) => bar.scores[k], ([, k]) => number(bar.scores[k])],
   ['This way', ([way, k]) => way.scores[k], ([way, k]) => number(way.scores[k])],
-  ['Train rows', ([, k]) => data.train[k], ([, k]) => data.train[k].toLocaleString('en')],
-  ['Test rows', ([, k]) => data.test[k], ([, k]) => data.test[k].toLocaleString('en')],
+  [data.rows[0], ([, k]) => data.train[k], ([, k]) => data.train[k].toLocaleString('en')],
+  [data.rows[1], ([, k]) => data.test[k], ([, k]) => data.test[k].toLocaleString('en')],
   ['Why', ([way, k]) => way.why[k]],
 ];
+// A heading that is a button, which screen readers tell and the keyboard reaches.
+const sortable = (head, sort, order) => {
+  const button = make('button', { class: 'head', type: 'button', onclick: sort }, ...head.childNodes);
+  return filled(head, { 'aria-sort': order }, [button]);
+};
 const compare = (a, b) => !known(a) ? 1 : !known(b) ? -1 : typeof a === 'string' ?
   a.localeCompare(b, 'en', { numeric: true }) : a - b;
 const verdictRows = match => judged.filter(way => state.ways.has(way.name)).flatMap(way => match.map(k => [way, k]))
@@ -281,9 +335,8 @@ const verdicts = (box, match) => {
   const order = rows.map(row => [value(row), row]).sort(([a], [b]) => !known(a) || !known(b) ? compare(a, b) :
     compare(a, b) * (state.down ? -1 : 1)).map(([, row]) => row);
   const sort = i => { state.down = state.sort === i ? !state.down : i === 3; state.sort = i; refresh(); };
-  const heads = COLUMNS.map(([title], i) => make('th', { scope: 'col', tabindex: 0, text: title, onclick: () => sort(i),
-    'aria-sort': state.sort !== i ? 'none' : state.down ? 'descending' : 'ascending',
-    onkeydown: event => { if (event.key === 'Enter') sort(i); } }));
+  const heads = COLUMNS.map(([title], i) => sortable(make('th', { scope: 'col', text: title }), () => sort(i),
+    state.sort !== i ? 'none' : state.down ? 'descending' : 'ascending'));
   const body = make('tbody');
   for (const row of state.whole ? order : order.slice(0, MOST)) {
     const word = row[0].verdicts[row[1]];
@@ -292,8 +345,7 @@ const verdicts = (box, match) => {
       return make('td', i === 0 || i === 2 ? {} : { 'data-label': title }, inside);
     })));
   }
-  const focus = document.activeElement && document.activeElement.closest('.verdicts thead') &&
-    [...document.activeElement.parentNode.children].indexOf(document.activeElement);
+  const focus = document.activeElement.closest('.verdicts th')?.cellIndex;
   const table = make('table', { class: 'verdicts stacked' }, make('thead', {}, make('tr', {}, ...heads)), body);
   const rest = order.length - MOST;
   const more = rest > 0 ? [make('button', { class: 'more', type: 'button', onclick: () => { state.whole = !state.whole; refresh(); },
@@ -302,7 +354,7 @@ const verdicts = (box, match) => {
     ['owner', 'way', 'kind', 'verdict', 'gain', 'lower', 'upper', 'bar', 'score', 'train rows', 'test rows', 'why'],
     ...order.map(([way, k]) => [data.owners[k], way.name, way.kind, COLUMNS[2][1]([way, k]), way.gains[k], way.low[k],
       way.high[k], bar.scores[k], way.scores[k], data.train[k], data.test[k], way.why[k]])]));
-  if (typeof focus === 'number') heads[focus].focus();
+  if (known(focus)) heads[focus].firstChild.focus();
 };
 
 // ---- Files
@@ -343,7 +395,7 @@ all('.wide > table').forEach(table => {
           compare(key(a), key(b)) * (down ? -1 : 1)).forEach(([, row]) => body.append(row));
       }
     };
-    filled(head, { 'aria-sort': 'none', tabindex: 0, onclick: sort, onkeydown: event => { if (event.key === 'Enter') sort(); } }, []);
+    sortable(head, sort, 'none');
   });
   const name = table.dataset.csv;
   if (name) table.parentNode.after(csvButton(name, () => [heads.map(head => head.dataset.csv ?? head.textContent),
@@ -364,8 +416,6 @@ const search = make('input', { type: 'search', placeholder: 'Find an owner', 'ar
   list: 'owners', oninput: event => { state.wanted = event.target.value; state.whole = false; refresh(); } });
 const note = make('span', { class: 'note', role: 'status' });
 const controls = place => {
-  const swatch = way => make('span', { class: `swatch ${dash(way) === DASHES[1] ? 'dashed' : dash(way) ? 'dotted' : ''}`,
-    style: { '--hue': hue(way) } });
   const parts = [];
   if (data.owners.length > 1) parts.push(search,
     make('datalist', { id: 'owners' }, ...data.owners.map(name => make('option', { value: name }))));
@@ -373,12 +423,13 @@ const controls = place => {
     ...choosable.map(way => pressed(way.name, state.ways, way.name, [swatch(way)]))));
   if (judged.length && data.owners.length > 1) parts.push(make('div', { role: 'group', 'aria-label': 'Verdicts' },
     ...data.words.map((word, i) => pressed(make('span', { class: 'word', text: word }), state.words, word))));
+  if (judged.length && data.owners.length > 1) all('.key').forEach(key => key.classList.add('paper')); // the buttons show it
   if (long) parts.push(make('label', { class: 'sort', text: 'Sort by ' }, make('select', { onchange: event => {
     state.sort = Number(event.target.value); state.down = state.sort === 3; refresh(); } },
     ...COLUMNS.map(([title], i) => make('option', { value: i, text: title, ...(i === state.sort ? { selected: '' } : {}) })))));
   parts.push(note, make('button', { type: 'button', text: 'Show all', onclick: () => {
     state.wanted = ''; choosable.forEach(way => state.ways.add(way.name)); data.words.forEach(word => state.words.add(word));
-    all('[aria-pressed]').forEach(button => button.setAttribute('aria-pressed', true));
+    all('.controls [aria-pressed]').forEach(button => button.setAttribute('aria-pressed', true));
     refresh();
   } }));
   place.classList.add('controls', 'stay');
@@ -400,10 +451,19 @@ const refresh = () => {
   boxes.costs.forEach(box => { box.replaceChildren(); costs(box, ways); });
   boxes.curves.forEach(box => { box.replaceChildren(); curves(box, ways, match); });
   if (long) verdicts(long, match);
+  logarithmic.setAttribute('aria-pressed', state.log);
+  unzoom.hidden = !state.zoom;
+  hint.hidden = Boolean(state.zoom);
   keep();
 };
 recall();
 all('[data-controls]').forEach(controls);
+const logarithmic = make('button', { type: 'button', class: 'small', text: 'Logarithmic',
+  onclick: () => { state.log = !state.log; refresh(); } });
+const unzoom = make('button', { type: 'button', class: 'small', text: 'All rounds', onclick: () => { state.zoom = null; refresh(); } });
+const hint = make('span', { class: 'soft mouse', text: 'Drag over some rounds to enlarge them.' });
+boxes.curves.forEach(box => box.before(make('div', { class: 'tools' },
+  ...(data.curves.what.includes('loss') ? [logarithmic] : []), unzoom, hint)));
 boxes.curves.forEach(box => box.after(csvButton('curves', () => [['way', 'owner', 'round', data.curves.what],
   ...data.ways.filter(way => state.ways.has(way.name) && data.curves.lines[way.name]).flatMap(way => {
     const line = data.curves.lines[way.name];

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fairlead.metrics import TRAINING
+from fairlead.metrics import METRICS, TRAINING
 from fairlead.report import parts
 from fairlead.report.about_data import data_section
 from fairlead.report.charts import Curves, chart_data, curves_of
@@ -24,6 +24,7 @@ from fairlead.report.read import read_records
 from fairlead.report.tables import (
     GROUPS,
     NONE,
+    VERDICTS,
     Measure,
     Row,
     action,
@@ -38,33 +39,40 @@ from fairlead.report.tables import (
     lowest,
     marks,
     measure,
+    measure_of,
     newcomers,
     published,
     quantity,
     rows,
+    told_counts,
     ways,
     work,
 )
 from fairlead.runs.summary import Summary, Way, read_summary
 
-FEW = 40  # up to so many owners are named and drawn one by one
+FEW = 40  # up to so many owners have a row each with every gain
+NAMED = 12  # up to so many are told what to do without being asked; the terminal does the same
 
 READING = """<dl>
-<dt>The bar</dt><dd>The best that an owner can do alone, chosen on validation rows. Every gain and every verdict on
-this page compares with it.</dd>
-<dt>Better, worse</dt><dd>The interval of the owner's gain excludes zero. Both models answered for the same test rows;
-the interval covers the luck of the test rows and of training, and holds for all owners of a method at once.</dd>
-<dt>No difference found</dt><dd>The interval includes zero, and a difference that matters would have been found.</dd>
-<dt>Too few rows to tell</dt><dd>The interval includes zero, and even a large difference could have been missed.</dd>
-<dt>PTR</dt><dd>Positive transfer ratio: the share of owners whose score is above the bar, however little; in brackets
-what chance alone would give if nothing differed.</dd>{relative}
-<dt>MB, seconds</dt><dd>Bytes sent to and from the server in one run, over all clients (1 MB is a million bytes), and
-the time of training on the machine that ran it.</dd>
-<dt>Recommendation</dt><dd>It is corrected over owners and methods together, so it may be less sure than the verdicts on
-one method.</dd>
+<div><dt>The bar</dt><dd>The best that an owner can do alone, chosen on validation rows. Every gain and every verdict
+on this page compares with it.</dd></div>
+<div><dt>Better, worse</dt><dd>The interval of the owner's gain excludes zero. Both models answered for the same test
+rows; the interval covers the luck of the test rows and of training, and holds for all owners of a method at
+once.</dd></div>
+<div><dt>No difference found</dt><dd>The interval includes zero, and a difference that matters would have been
+found.</dd></div>
+<div><dt>Too few rows to tell</dt><dd>The interval includes zero, and even a large difference could have been
+missed.</dd></div>
+<div><dt>PTR</dt><dd>Positive transfer ratio: the share of owners whose score is above the bar, however little; in
+brackets what chance alone would give if nothing differed.</dd></div>{relative}
+<div><dt>MB, seconds</dt><dd>Bytes sent to and from the server in one run, over all clients (1 MB is a million bytes),
+and the time of training on the machine that ran it.</dd></div>
+<div><dt>Recommendation</dt><dd>It is corrected over owners and methods together, so it may be less sure than the
+verdicts on one method.</dd></div>
 </dl>"""
 RELATIVE = """
-<dt>R-Acc</dt><dd>Relative gain: (score − score alone) / score alone for each owner, then the mean over owners.</dd>"""
+<div><dt>R-Acc</dt><dd>Relative gain: (score − score alone) / score alone for each owner, then the mean over
+owners.</dd></div>"""
 NOSCRIPT = """<noscript><p class='soft'>Charts, filters and the table of every verdict need JavaScript; summary.json
 holds the same numbers.</p></noscript>"""
 
@@ -111,28 +119,34 @@ def page_of(summary: Summary, curves: Curves, owner: str | None = None) -> str:
     name = scenario_name(summary["scenario"])
     whose = "" if owner is None else f"<p>For {escape(owner)}. The other owners' names and numbers are left out.</p>"
     sections = [
-        f"<p class='soft'>{escape(_about(summary, name, owner))}</p>",
-        f"<h1 class='{_tone(summary)}'>{escape(headline(summary))}</h1>",
-        whose,
-        f"<p>{escape(basis(summary))}</p>",
-        NOSCRIPT,
         _who(summary) if owner is None else "",
-        "<h2>How much</h2>",
+        parts.heading("How much"),
         _ways(summary),
         *(f"<p class='soft'>{escape(text)}</p>" for text in [*marks(summary), *newcomers(summary), caption(summary)]),
+        _other_measures(summary),
         _decided(summary),
         _costs(summary),
         _owners(summary),
         _sure(summary),
         _training(summary),
         data_section(summary),
-        f"<h2>How to read this</h2>{READING.format(relative=RELATIVE if published(summary) else '')}",
-        f"<h2>What each number is</h2>{_facts(summary)}",
-        "<h2>What was run</h2><div class='side'>",
+        f"{parts.heading('How to read this')}{READING.format(relative=RELATIVE if published(summary) else '')}",
+        f"<details><summary>What each number is</summary>{_facts(summary)}</details>",
+        f"{parts.heading('What was run')}<div class='side'>",
         *(pairs(key.capitalize(), summary[key]) for key in _KEYS),
         "</div>",
     ]
-    return parts.page(f"{name}: who is better off together?", sections, chart_data(summary, curves))
+    opening = [
+        f"<p class='soft'>{escape(_about(summary, name, owner))}</p>",
+        f"<h1 class='{_tone(summary)}'>{escape(headline(summary))}</h1>",
+        _actions(summary),
+        whose,
+        f"<p>{escape(basis(summary))}</p>",
+        parts.contents(sections),
+        NOSCRIPT,
+    ]
+    title = f"{name}: who is better off together?"
+    return parts.page(title, [*opening, *sections], chart_data(summary, curves))
 
 
 _KEYS: tuple[Literal["scenario", "settings", "versions"], ...] = ("scenario", "settings", "versions")
@@ -148,7 +162,9 @@ def _about(summary: Summary, name: str, owner: str | None) -> str:
     numbers = {} if owner is not None else {"owner": len(summary["findings"]["owners"])}
     numbers["method"] = len(ways(summary, "method"))
     numbers["seed" if published(summary) else "fold"] = len(summary["settings"]["seeds"])
-    return ", ".join([name, *(f"{count} {what}{'' if count == 1 else 's'}" for what, count in numbers.items())])
+    whose = [] if owner is None else [f"for {owner}"]
+    counted = [f"{count:,} {what}{'' if count == 1 else 's'}" for what, count in numbers.items()]
+    return ", ".join([name, *whose, *counted])
 
 
 def _tone(summary: Summary) -> str:
@@ -160,32 +176,106 @@ def _tone(summary: Summary) -> str:
     return "join" if advice["federation"]["method"] else "harm" * harmed
 
 
+# The colour of what is advised is that of the verdict behind it.
+TONES = {"join": "better", "stay alone": "worse", "makes no difference": "no", "cannot tell": "too"}
+
+
+def _actions(summary: Summary) -> str:
+    """How many owners should do what, for the first look."""
+    advice = summary["findings"]["recommendation"]
+    if advice is None:
+        return ""
+    owners = advice["owners"]
+    told = []
+    for (what, tone), n in Counter((action(one), TONES[one["action"]]) for one in owners).most_common():
+        many = f"<b>{n:,}</b> of {len(owners):,}: " if len(owners) > 1 else ""
+        told.append(f"<li class='{tone}'><span class='word'>{many}{escape(what)}</span></li>")
+    return f"<ul class='actions' aria-label='Recommendations'>{''.join(told)}</ul>"
+
+
 def _who(summary: Summary) -> str:
-    """What each owner should do; for many owners first how many should do what."""
+    """What each owner should do; for many owners first who should do what."""
     advice = summary["findings"]["recommendation"]
     if advice is None or len(advice["owners"]) < 2:
         return ""
-    owners = advice["owners"]
-    body = [parts.line([one["owner"], action(one), one["why"]], owner=one["owner"]) for one in owners]
+    owners, title = advice["owners"], parts.heading("Who")
+    body = [
+        parts.line([one["owner"], parts.cell(action(one), TONES[one["action"]]), one["why"]], owner=one["owner"])
+        for one in owners
+    ]
     table = parts.table(("Owner", "Recommendation", "Why"), body, "words who stacked", "recommendation")
-    if len(owners) <= FEW:
-        return f"<h2>Who</h2>{table}"
-    numbers = Counter(map(action, owners)).most_common()
-    few = parts.table(("Recommendation", "Owners"), [parts.line([what, f"{n:,}"]) for what, n in numbers], "narrow")
-    return f"<h2>Who</h2>{few}<details><summary>All {len(owners):,} owners, one by one</summary>{table}</details>"
+    if len(owners) <= NAMED:
+        return f"{title}{table}"
+    few = []
+    for what, n in Counter(map(action, owners)).most_common():
+        named = [one["owner"] for one in owners if action(one) == what]
+        first = ", ".join(named[:3]) + ", ..." * (n > 3)
+        few.append(parts.line([what, parts.cell(f"{n:,} ({100 * n / len(owners):.0f}%)", value=str(n)), first]))
+    counted = parts.table(("Recommendation", "Owners", "For example"), few, "words", "recommendations")
+    return f"{title}{counted}<details><summary>All {len(owners):,} owners, one by one</summary>{table}</details>"
+
+
+COUNTED = {*(word.capitalize() for word in VERDICTS), "Verdict"}  # columns that the page shows as one
 
 
 def _ways(summary: Summary) -> str:
     """The verdict table, its rows in groups; columns without a number are left out."""
     found, heads = rows(summary), headings(summary)
-    shown = [i for i in range(len(heads)) if any(row.cells[i] != NONE for row in found)]
+    shown = [i for i, head in enumerate(heads) if any(row.cells[i] != NONE for row in found)]
+    kept = [i for i in shown if heads[i] not in COUNTED]
+    after = sum(i <= 2 for i in kept)  # the way, its score and its gain come first
+    names = [heads[i] for i in kept]
+    names.insert(after, "Owners" if len(summary["findings"]["owners"]) > 1 else "Verdict")
     groups = []
     for group, title in GROUPS.items():
-        body = [_way(summary, row, heads, shown) for row in found if row.kind == group]
+        body = [_way(summary, row, heads, kept, names) for row in found if row.kind == group]
         if body:
-            top = f"<tr class='group'><th scope='rowgroup' colspan='{len(shown)}'>{title}</th></tr>"
+            top = f"<tr class='group'><th scope='rowgroup' colspan='{len(kept) + 1}'>{title}</th></tr>"
             groups.append(f"<tbody>{top}{''.join(body)}</tbody>")
-    return parts.table([heads[i] for i in shown], groups, "ways", "ways", bodies=True)
+    return parts.table(names, groups, "ways stacked", "ways", bodies=True)
+
+
+def _way(summary: Summary, row: Row, heads: list[str], kept: list[int], names: list[str]) -> str:
+    """A row of the verdict table; `names` are the heads of what is kept, and of the owners by verdict."""
+    way = next(way for way in ways(summary) if way["name"] == row.name)
+    least = lowest(summary, way) if len(summary["findings"]["owners"]) <= FEW else None
+    told: dict[str, Any] = {heads[i]: row.cells[i] for i in kept}
+    if "Lowest owner" in told and least is not None:
+        text = row.cells[heads.index("Lowest owner")]
+        told["Lowest owner"] = parts.cell(f"{text} {least}", value=text, csv=text, label="Lowest owner")
+    cells = [told[name] if name in told else _tally(way, name) for name in names]
+    return parts.line(cells, "bar" if row.bar else "", labels=["", *names[1:]])
+
+
+def _tally(way: Way, label: str) -> parts.Html:
+    """The owners by verdict in words, each with its colour and mark; of one owner the verdict."""
+    several = label == "Owners"
+    found = {word: n for word, n in counts(way).items() if n}
+    words = [
+        f"<span class='word {kind(word)}'>{f'{n:,} ' if several else ''}{word}</span>" for word, n in found.items()
+    ]
+    value = str(counts(way)["better"] - counts(way)["worse"]) if words else NONE
+    return parts.cell(parts.Html(" ".join(words) or "the bar"), "tally", value=value, csv=told_counts(way), label=label)
+
+
+def _other_measures(summary: Summary) -> str:
+    """Every way to train by every other measure that fits the target; verdicts are not about these."""
+    found = ways(summary)
+    names = [
+        name
+        for name in METRICS
+        if name != summary["findings"]["metric"] and any(way["others"].get(name) is not None for way in found)
+    ]
+    if not names:
+        return ""
+    used = [measure_of(name) for name in names]
+    body = [
+        parts.line([way["name"], *(m.score(way["others"].get(name)) for name, m in zip(names, used, strict=True))])
+        for way in found
+    ]
+    table = parts.table(["Way to train", *(m.heading for m in used)], body, "", "measures")
+    said = "Mean over owners; verdicts are not about these."
+    return f"<details><summary>Other measures</summary><p class='soft'>{said}</p>{table}</details>"
 
 
 def _decided(summary: Summary) -> str:
@@ -217,27 +307,17 @@ def _decided(summary: Summary) -> str:
             f"<details><summary><b>{escape(name)}</b></summary>{parts.table(head, body, '', 'deployed')}</details>"
         )
     lines = "".join(f"<p>{escape(text)}</p>" for text in decision_lines(summary))
-    return f"<h2>What owners deploy</h2>{lines}{''.join(told)}" if told else ""
-
-
-def _way(summary: Summary, row: Row, heads: list[str], shown: list[int]) -> str:
-    way = next(way for way in ways(summary) if way["name"] == row.name)
-    least = lowest(summary, way) if len(summary["findings"]["owners"]) <= FEW else None
-    cells: list[Any] = []
-    for i in shown:
-        text = row.cells[i]
-        if heads[i] == "Lowest owner" and least is not None:
-            text = parts.cell(f"{text} {least}", value=text, csv=text)
-        cells.append(text)
-    return parts.line(cells, "bar" if row.bar else "")
+    return f"{parts.heading('What owners deploy')}{lines}{''.join(told)}" if told else ""
 
 
 def _costs(summary: Summary) -> str:
     """The score against what it costs."""
     if not any(entry["bytes_up"] or entry["train_seconds"] for entry in summary["methods"].values()):
         return ""
-    title = measure(summary).title
-    return f"<h3>{escape(title[:1].upper() + title[1:])} and cost</h3><div class='panels' data-chart='costs'></div>"
+    m = measure(summary)
+    said = f"Further {'up' if m.higher else 'down'} and to the left is better: more for less."
+    title = f"<h3>{escape(m.title[:1].upper() + m.title[1:])} and cost</h3>"
+    return f"{title}<p class='soft'>{said}</p><div class='panels' data-chart='costs'></div>"
 
 
 def _owners(summary: Summary) -> str:
@@ -249,7 +329,7 @@ def _owners(summary: Summary) -> str:
     overview = _matrix(summary, methods) if many <= FEW else _distribution(summary, methods)
     title = "Owner by owner" if many > 1 else "Method by method"
     table = "<details><summary>Every verdict with its reason</summary><div id='verdicts'></div></details>"
-    return f"<h2>{title}</h2>{legend()}<div data-controls></div>{overview}{table}"
+    return f"{parts.heading(title)}{legend()}<div data-controls></div>{overview}{table}"
 
 
 def _matrix(summary: Summary, methods: list[Way]) -> str:
@@ -274,7 +354,8 @@ def _judged(way: str, v: dict[str, Any] | None, axis: Axis, m: Measure) -> parts
     about = {"way": way, "label": way}
     if v is None or v["gain"] is None:
         return parts.cell(v["verdict"] if v else "no test rows", value=NONE, csv="", **about)
-    inside = f"<b class='gain'>{parts.html(m.gain(v['gain']))}</b> <small>({between(m, v)})</small>{drawn(axis, v)}"
+    numbers = f"<b class='gain'>{parts.html(m.gain(v['gain']))}</b> <small>({between(m, v)})</small>"
+    inside = f"<span class='numbers'>{numbers}</span>{drawn(axis, v)}"
     value = f"{(100 if m.points else 1) * v['gain']:.6g}"
     said = f"{v['verdict']}: {v['why']}"
     return parts.cell(parts.Html(inside), kind(v["verdict"]), said, value=value, csv=value, **about)
@@ -299,10 +380,11 @@ def _distribution(summary: Summary, methods: list[Way]) -> str:
 
 def _stack(way: Way) -> parts.Html:
     """The owners by verdict as one bar."""
+    found = {word: n for word, n in counts(way).items() if n}
+    wide = 0.08 * sum(found.values())  # a part that is narrower has no room for its number
     spans = [
-        f"<span class='{kind(word)}' style='flex:{n}' title='{n:,} {word}'>{n:,}</span>"
-        for word, n in counts(way).items()
-        if n
+        f"<span class='{kind(word)}' style='flex:{n}' title='{n:,} {word}'>{f'{n:,}' if n > wide else ''}</span>"
+        for word, n in found.items()
     ]
     return parts.Html(f"<div class='stack'>{''.join(spans)}</div>")
 
@@ -320,7 +402,7 @@ def _sure(summary: Summary) -> str:
             said.append(f"{way['name']} is above the bar for {share}% of owners; chance alone gives {low} to {high}%.")
     said += [f"{way['name']}: {note}." for way in ways(summary) for note in way["notes"] if "step size" not in note]
     said += work(summary)
-    return "<h2>How sure</h2><ul>" + "".join(f"<li>{escape(text)}</li>" for text in said) + "</ul>"
+    return parts.heading("How sure") + "<ul>" + "".join(f"<li>{escape(text)}</li>" for text in said) + "</ul>"
 
 
 def _training(summary: Summary) -> str:
@@ -328,10 +410,10 @@ def _training(summary: Summary) -> str:
     own = not published(summary)
     said = "Validation loss by round" if own else "Test accuracy by round, which is drawn and never used to choose"
     runs = "fold" if own else "seed"
-    text = (
-        f"<h2>Training</h2><p class='soft'>{said}. Band: lowest to highest {runs}; dots: the rounds that were chosen. "
-    )
-    text += "Choose an owner or a method above to see its own curve.</p><div class='panels' data-chart='curves'></div>"
+    text = parts.heading("Training")
+    text += f"<p class='soft'>{said}. With one or two methods chosen above, a band shows the lowest to the highest "
+    text += f"{runs}, and dots the rounds that were chosen; with an owner chosen, its own curves are shown.</p>"
+    text += "<div class='panels' data-chart='curves'></div>"
     body = []
     for name, entry in summary["methods"].items():
         for fold, one in zip(summary["settings"]["seeds"], entry.get("search", []), strict=False):
@@ -354,16 +436,19 @@ def _facts(summary: Summary) -> str:
         model, rule, average = facts(entry)
         numbers = ", ".join(map(str, entry["round"]["rounds"]))
         shares = m.score(entry["accuracy"]), m.score(entry["accuracy_samples"])
-        body.append(parts.line([name, model, rule, numbers, average, *shares]))
-    return parts.table(head, body, "words")
+        body.append(parts.line([name, model, rule, numbers, average, *shares], labels=["", *head[1:]]))
+    return parts.table(head, body, "words stacked")
 
 
 def pairs(title: str, values: dict[str, Any]) -> str:
-    """Names and values, as a small table."""
+    """Names and values, as a small table; what is empty is left out."""
 
     def text(value: Any) -> str:
-        return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+        if isinstance(value, dict):
+            return "; ".join(f"{name}: {text(x)}" for name, x in value.items())
+        return ", ".join(map(text, value)) if isinstance(value, list) else str(value)
 
-    body: Iterable[str] = (parts.line([name, text(value)]) for name, value in values.items())
+    known = {name: text(value) for name, value in values.items() if value not in (None, "", [], {})}
+    body: Iterable[str] = (parts.line(pair) for pair in known.items())
     head = f"<thead><tr><th scope='col' colspan='2'>{escape(title)}</th></tr></thead>"
     return f"<table class='pair'>{head}<tbody>{''.join(body)}</tbody></table>"

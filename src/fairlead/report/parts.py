@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable
 from html import escape
 from importlib.resources import files
+from itertools import zip_longest
 from typing import Any
 
 # The browser itself refuses every other script and every connection, whatever a name or a file may hold.
@@ -37,9 +38,13 @@ def cell(text: Any, kind: str = "", title: str = "", **about: str) -> Html:
     return Html(f"<td{_class(kind)}{given}>{html(text)}</td>")
 
 
-def line(cells: Iterable[Any], kind: str = "", owner: str | None = None) -> str:
-    """A table row. `owner` is what the filter looks at."""
-    texts = [c if isinstance(c, Html) and c.startswith("<td") else f"<td>{html(c)}</td>" for c in cells]
+def line(cells: Iterable[Any], kind: str = "", owner: str | None = None, labels: Iterable[str] = ()) -> str:
+    """A table row. `owner` is what the filter looks at; `labels` stand before the cells where there is no room for a
+    table's head, on a phone."""
+    texts = []
+    for c, label in zip_longest(cells, labels):
+        about = {"label": label} if label else {}
+        texts.append(c if isinstance(c, Html) and c.startswith("<td") else cell(c, "none" * (c == "–"), **about))
     named = f" data-owner='{escape(str(owner))}'" if owner is not None else ""
     return f"<tr{_class(kind)}{named}>{''.join(texts)}</tr>"
 
@@ -56,6 +61,18 @@ def table(head: Iterable[str], body: Iterable[str], kind: str = "", save: str = 
     inside = "".join(body) if bodies else f"<tbody>{''.join(body)}</tbody>"
     named = f" data-csv='{save}'" if save else ""
     return f"<div class='wide'><table class='{kind}'{named}><thead><tr>{heads}</tr></thead>{inside}</table></div>"
+
+
+def heading(title: str) -> str:
+    """A section's title, which the contents name."""
+    return f"<h2 id='{title.lower().replace(' ', '-')}'>{escape(title)}</h2>"
+
+
+def contents(sections: Iterable[str]) -> str:
+    """Links to the sections, in their order."""
+    found = re.findall(r"<h2 id='([a-z-]+)'>([^<]+)</h2>", "".join(sections))
+    links = "".join(f"<a href='#{name}'>{title}</a>" for name, title in found)
+    return f"<nav aria-label='Contents'>{links}</nav>"
 
 
 def page(title: str, sections: Iterable[str], data: dict[str, Any]) -> str:

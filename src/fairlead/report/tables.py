@@ -75,11 +75,16 @@ class Row(NamedTuple):
 def measure(summary: Summary) -> Measure:
     """The metric that the verdicts are about."""
     name = summary["findings"]["metric"]
-    known = METRICS.get(name)
-    if known:
-        return Measure(known.title, known.unit == "points", known.higher)
+    if name in METRICS:
+        return measure_of(name)
     judged = [v for way in summary["findings"]["ways"] for v in way["verdicts"]]
     return Measure(name, judged[0]["unit"] == "points", judged[0]["higher"]) if judged else Measure(name, False, True)
+
+
+def measure_of(name: str) -> Measure:
+    """A metric of `fairlead.metrics`."""
+    known = METRICS[name]
+    return Measure(known.title, known.unit == "points", known.higher)
 
 
 def percent(value: float | None, sign: str = "") -> str:
@@ -296,7 +301,7 @@ def verdict_lines(summary: Summary, most: int = 12) -> list[str]:
 
 def marks(summary: Summary) -> list[str]:
     """What the marks in the table and the names of its rows mean."""
-    named = [f"{way['name']}: {way['title']}" for way in ways(summary) if way["title"] != way["name"]]
+    named = [f"{w['name']}: {w['title']}" for w in ways(summary) if w["title"] not in (w["name"], f"the {w['name']}")]
     said = ["; ".join(["*: the bar", *named]) + "."]
     for way in ways(summary):
         said += [f"†: {way['name']} was {note}." for note in improving(way)]
@@ -453,6 +458,12 @@ def caption(summary: Summary) -> str:
         for (model, rule, average), names in groups.items()
     ]
     return f"The numbers: {'; '.join(said)}; {_over(summary)}."
+
+
+def row_titles(summary: Summary) -> tuple[str, str]:
+    """What an owner's numbers of train and test rows are: over folds, every row is tested once."""
+    folds = len(summary["settings"]["seeds"]) > 1 and not published(summary)
+    return ("Train rows, mean of folds", "Test rows, all folds") if folds else ("Train rows", "Test rows")
 
 
 def _over(summary: Summary) -> str:
