@@ -315,7 +315,7 @@ class Deciding:
 
 
 def training_luck(ratio: Tensor, rows: Tensor, size: Tensor) -> tuple[float, float]:
-    """Training luck as a share of a row's variance, mean and variance of what it may be, from how all clients' parts differ.
+    """What training luck may be as a share of a row's variance, mean and variance: by how all clients' parts differ.
 
     Few rows say little of it; then it is what it usually is: see `metrics.evidence`.
     """
