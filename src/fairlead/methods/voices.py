@@ -55,7 +55,7 @@ class Decision(NamedTuple):
     @property
     def candidates(self) -> tuple[str, ...]:
         """What may be deployed in LOCAL's place: the stack, and the other voice where there is one."""
-        return ("stack",) if self.sure is None or len(self.voices) > 2 else (self.voices[1], "stack")
+        return ("stack",) if self.sure is None or len(self.voices) != 2 else (self.voices[1], "stack")
 
 
 def check_decision(name: str, decision: Decision) -> Decision:
