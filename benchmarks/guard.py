@@ -252,7 +252,9 @@ def tables(cache: Path, seeds: list[int]) -> str:
     ]
     if not found:
         return "no cases yet"
-    return "\n".join([heading(files, found), "", *rule_table(found), "", *chance_table(found), "", *scenario_table(found)])
+    return "\n".join(
+        [heading(files, found), "", *rule_table(found), "", *chance_table(found), "", *scenario_table(found)]
+    )
 
 
 def heading(files: list[dict[str, Any]], cases: list[dict[str, Any]]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,10 +12,12 @@ from torch import nn
 
 import fairlead
 from fairlead.catalogue import decision, parts_of
+from fairlead.comparison.decisions import Voice, heard
 from fairlead.core import InputError
-from fairlead.methods import local, neighbours
+from fairlead.methods import Decision, local, neighbours
 from fairlead.methods.convoy import TRACKS
 from fairlead.methods.voices import Voices
+from fairlead.metrics import METRICS
 
 
 def build() -> nn.Module:
@@ -52,6 +55,21 @@ def test_convoy_deploys_its_tracks_as_one_module_and_says_whom_a_client_listens_
         assert isinstance(model, Voices)
         assert len(model.voices) == len(TRACKS)
     assert set(found.summary["methods"]) == {*TRACKS, "convoy"}
+    for track in TRACKS:  # who is not listened to is trained without the first part alone
+        dropped = track in told["dropped"]
+        assert (tmp_path / "runs" / f"{track}-part1of2-seed0").exists() != dropped
+        if dropped:
+            assert all(client["weights"][track] == 0 for client in told["clients"])
+
+
+def test_a_track_that_says_nothing_is_not_heard(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"scenario": "rotated-digits", "clients": 3, "model": "logistic", "engine": "loop"}
+    found = fairlead.compare(["fedavg"], rounds=8, out=tmp_path / "good", **options)
+    none = fairlead.compare(["fedavg"], rounds=1, lr=1e-6, out=tmp_path / "none", **options)
+    jobs = {"local": found.jobs["local", 0], "fedavg": found.jobs["fedavg", 0], "fedrep": none.jobs["fedavg", 0]}
+    voices = [Voice(name, job, [job]) for name, job in jobs.items()]
+    assert heard(voices, Decision(("local", "fedavg", "fedrep")), METRICS["accuracy"]) == {"local", "fedavg"}
+    assert heard(voices[1:], Decision(("fedavg", "fedrep")), METRICS["accuracy"]) == {"fedavg", "fedrep"}
 
 
 def test_convoy_decides_by_itself() -> None:

@@ -28,7 +28,7 @@ from torch import Tensor
 
 from fairlead.catalogue import Entry, decision
 from fairlead.clients import Engine
-from fairlead.comparison.decisions import Voice, deploy, in_parts, read_decision
+from fairlead.comparison.decisions import Voice, deploy, heard, in_parts, read_decision
 from fairlead.comparison.findings import LEVEL, Answers, Array, Finding, Findings, Way, mean
 from fairlead.comparison.remarks import remarks
 from fairlead.comparison.yardsticks import Yardstick, pooled, yardsticks
@@ -139,17 +139,23 @@ def weighed(bench: Bench, name: str, fold: Fold, done: Mapping[str, Trained], me
     """
     how = decision(name, bench.experiment.options)
     assert how is not None
-    place, crossed = f"fold{fold.number}", dict[str, list[Job]]()
-    for voice in how.voices:
-        one, crossed[voice] = done[voice], []
-        for j, part in enumerate(bench.parts(fold, how.parts, not one.refitted)):
+    place = f"fold{fold.number}"
+
+    def crossed(voice: str, first: int | None = None) -> list[Job]:
+        one, jobs = done[voice], []
+        for j, part in enumerate(bench.parts(fold, how.parts, not one.refitted)[:first]):
             job = decided(bench.job(f"{place}/part{j}of{how.parts}", voice, part, bench.seed), one.choice)
             result(job, None, bench.tell(voice, one.choice.round))
-            crossed[voice].append(job)
+            jobs.append(job)
+        return jobs
+
+    parts = {voice: crossed(voice, 1) for voice in how.voices}
+    kept = heard([Voice(v, done[v].final[0], parts[v]) for v in how.voices], how, metric)
+    parts |= {voice: crossed(voice) for voice in how.voices if voice in kept}
     last = done[how.voices[-1]]
     final = []
     for repeat in range(bench.effort.repeats):
-        voices = [Voice(v, done[v].final[min(repeat, len(done[v].final) - 1)], crossed[v]) for v in how.voices]
+        voices = [Voice(v, done[v].final[min(repeat, len(done[v].final) - 1)], parts[v]) for v in how.voices]
         final.append(voted(bench, name, f"{place}/final{repeat}", fold.whole, voices, metric))
     return Trained(last.choice, last.chosen_in, final, all(done[v].refitted for v in how.voices))
 

@@ -39,6 +39,7 @@ from fairlead.runs.run import DECISION, Job, Progress, Run, deployment_of, kept_
 from fairlead.runs.summary import RunSummary, read_run_summary, write_run_summary
 
 PARTS = 1_000  # what the draws of the parts are called among an owner's own
+LEAST = 0.01  # a weight below is nothing
 
 
 class Voice(NamedTuple):
@@ -46,7 +47,7 @@ class Voice(NamedTuple):
 
     name: str
     final: Job
-    parts: list[Job]
+    parts: list[Job]  # of a voice that nobody listened to in the first part: that one alone
 
 
 def in_parts(whole: Federation, count: int, seed: int, validation: float = 0.0) -> list[Federation]:
@@ -96,6 +97,18 @@ def said(voices: Sequence[Voice]) -> Federation:
     return in_order(outputs, [job.federation for job in voices[0].parts])
 
 
+def heard(first: Sequence[Voice], decision: Decision, metric: Metric) -> set[str]:
+    """The voices that somebody listens to, by what all of them say of the first part of everybody's rows; LOCAL, too.
+
+    The others need not be trained without the other parts. Of two voices both are heard.
+    """
+    if len(first) <= 2:
+        return set(decision.voices)
+    rows, _ = weights_of(first[0].parts[0], said(first), decision._replace(sure=None), metric)
+    most = rows[:, : len(first)].max(0).values
+    return {"local"} | {voice.name for voice, weight in zip(first, most.tolist(), strict=True) if weight >= LEAST}
+
+
 def in_order(outputs: Sequence[Sequence[Sequence[Tensor]]], parts: Sequence[Federation]) -> Federation:
     """Outputs by voice, part and client as train samples (n, M, K), in the order of each client's parts."""
     whole = parts[0]
@@ -120,7 +133,11 @@ def deploy(
 
     def make(job: Job, progress: Progress | None) -> None:
         write_json(job.folder / "settings.json", job.settings())
-        weigh, cost = weights_of(job, said(voices), decision, metric)
+        left = [m for m, voice in enumerate(voices) if len(voice.parts) == decision.parts]
+        between = decision._replace(voices=tuple(voices[m].name for m in left))
+        found, cost = weights_of(job, said([voices[m] for m in left]), between, metric)
+        weigh = torch.zeros(len(found), len(voices) + found.shape[1] - len(left))
+        weigh[:, [*left, *range(len(voices), weigh.shape[1])]] = found.to(weigh)
         # Clients of a decision have no state but what they deploy.
         none = {f"state.{n}": x for n, x in States(job.federation.clients, {}).save()().items()}
         saved = none | {KEPT: together(job, voices, weigh)}
@@ -178,6 +195,7 @@ def told(job: Job, voices: Sequence[Voice], decision: Decision, metric: Metric, 
         clients.append({"name": name, "deploys": deploys(weights), "weights": weights, "worse": chance, "gain": gain})
     return {
         "voices": list(decision.voices),
+        "dropped": [voice.name for voice in voices if len(voice.parts) < decision.parts],
         "sure": decision.sure,
         "parts": decision.parts,
         "metric": metric.name,
@@ -244,12 +262,14 @@ class Protocol:
 
     def deploy(self, name: str, seed: int, how: Decision, metric: Metric) -> tuple[Job, RunSummary]:
         """The run of a decision."""
-        voices = [self.voice(voice, seed, how.parts) for voice in how.voices]
+        voices = [self.voice(name, seed, how.parts, 1) for name in how.voices]
+        kept = heard(voices, how, metric)
+        voices = [self.voice(v.name, seed, how.parts) if v.name in kept else v for v in voices]
         job = self.whole.job(self.run(name, name, seed), voices[0].final.engine)
         return job, deploy(job, voices, how, metric, extend=self.extend)
 
-    def voice(self, name: str, seed: int, count: int) -> Voice:
-        """A method's run on all rows, and those without a part of them."""
+    def voice(self, name: str, seed: int, count: int, first: int | None = None) -> Voice:
+        """A method's run on all rows, and those without a part of them, or without each of the first parts."""
         compared = self.jobs[name, seed]
         final, validated = compared, False
         if self.validation:
@@ -259,7 +279,7 @@ class Protocol:
             except NeedsValidationError:
                 final, validated = compared, True
         parts = []
-        for j, part in enumerate(self.parts(count, validated)):
+        for j, part in enumerate(self.parts(count, validated)[:first]):
             parts.append(part.job(self.run(name, f"{name}-part{j}of{count}", seed), compared.engine))
             self._train(parts[-1])
         return Voice(name, final, parts)

@@ -55,7 +55,7 @@ class Decision(NamedTuple):
     @property
     def candidates(self) -> tuple[str, ...]:
         """What may be deployed in LOCAL's place: the stack, and the other voice where there is one."""
-        return ("stack",) if self.sure is None or len(self.voices) > 2 else (self.voices[1], "stack")
+        return ("stack",) if self.sure is None or len(self.voices) != 2 else (self.voices[1], "stack")
 
 
 def check_decision(name: str, decision: Decision) -> Decision:
@@ -315,7 +315,7 @@ class Deciding:
 
 
 def training_luck(ratio: Tensor, rows: Tensor, size: Tensor) -> tuple[float, float]:
-    """Training luck as a share of a row's variance, mean and variance of what it may be, from how all clients' parts differ.
+    """What training luck may be as a share of a row's variance, mean and variance: by how all clients' parts differ.
 
     Few rows say little of it; then it is what it usually is: see `metrics.evidence`.
     """

@@ -81,6 +81,7 @@ class Decisions(TypedDict):
     """What was decided after training, in one fold or with one seed."""
 
     voices: list[str]  # LOCAL first
+    dropped: list[str]  # those that nobody listened to in the first part of the rows
     sure: float | None  # None: no guard
     parts: int
     metric: str

@@ -1,0 +1,152 @@
+"""`python -m benchmarks.convoy`: Convoy beside its tracks, and what each of its pieces is worth.
+
+It trains nothing: it weighs the answers that `python -m benchmarks.guard` keeps, of LOCAL and of every track, for rows
+that they did not learn from. All are compared with LOCAL on all its rows, on test rows that no rule saw.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from benchmarks.guard import DEFAULT, ERROR, QUANTITIES, RESULTS, decided, p_worse, samples_of, scored
+from fairlead.core import Federation, Split
+from fairlead.functional import stack_weights
+from fairlead.methods.convoy import TRACKS
+from fairlead.metrics import METRICS
+
+STRENGTH, NEXT_TO_NONE, ENDLESS = 15.0, 1e-3, 1e4
+
+
+def weights(samples: Federation, strength: float) -> Tensor:
+    """Every client's weights, (N, M), as `methods.voices` finds them."""
+    kind, train = samples.target_kind, samples.train
+    count = train.x.shape[1]
+    together = torch.ones(1, len(train.y))
+    s = stack_weights(train.x[None], train.y[None], together, kind, torch.full((1, count), 1 / count), NEXT_TO_NONE)
+    most, sizes = int(train.sizes.max()), train.sizes.tolist()
+    x, y = train.x.new_zeros(len(sizes), most, *train.x.shape[1:]), train.y.new_zeros(len(sizes), most)
+    rows = torch.zeros(len(sizes), most)
+    for k, n in enumerate(sizes):
+        x[k, :n], y[k, :n], rows[k, :n] = train.client(k)[0], train.client(k)[1].reshape(n), 1.0
+    return stack_weights(x, y, rows, kind, s, strength)
+
+
+def ways(found: dict[str, Any], quantity: bool) -> dict[str, list[np.ndarray[Any, Any]]]:
+    """Scores of every way to answer, by client and test row."""
+    tracks = [name for name in TRACKS if found["test"][name] is not None]
+    samples, test = samples_of(found, tracks, quantity)
+
+    def score(rows: Split, k: int, weight: Tensor) -> np.ndarray[Any, Any]:
+        z, y = rows.client(k)
+        return scored(z, weight, y.numpy(), metric)
+
+    metric, one = METRICS["rmse" if quantity else "accuracy"], torch.eye(len(tracks))
+    each = {name: one[m].expand(samples.clients, -1) for m, name in enumerate(tracks)}
+    each["mean of the tracks"] = torch.full((samples.clients, len(tracks)), 1 / len(tracks))
+    each["weighed"] = weights(samples, STRENGTH)
+    each["one weight for everybody"] = weights(samples, ENDLESS)
+    each["each client on its own rows"] = weights(samples, NEXT_TO_NONE)
+    for m, name in enumerate(tracks):
+        others = [i for i in range(len(tracks)) if i != m]
+        less = torch.zeros(samples.clients, len(tracks))
+        less[:, others] = weights(samples_of(found, [tracks[i] for i in others], quantity)[0], STRENGTH)
+        each[f"without {name}"] = less
+    each["convoy"] = decided(samples, tuple(tracks), metric)[f"guard {DEFAULT:g}"][:, : len(tracks)]
+    scores = {name: [score(test, k, w[k]) for k in range(len(w))] for name, w in each.items()}
+    alike = torch.stack([found["test"]["local"], *found["twins"]], 1)
+    like = torch.full((alike.shape[1],), 1 / alike.shape[1])
+    whole = Split(alike, test.y, test.starts)
+    scores["three of LOCAL"] = [score(whole, k, like) for k in range(samples.clients)]
+    return scores
+
+
+def table(cases: Sequence[dict[str, Any]]) -> list[str]:
+    """For each way to answer, over all federations: gain over LOCAL, the lowest 5% of clients, who is worse."""
+    columns = ["", "mean gain, points", "worst federation", "lowest 5% of clients, gain", "significantly worse, %"]
+    lines = [f"| {' | '.join(columns)} |", "| --- |" + " ---: |" * (len(columns) - 1)]
+    classes = [one["ways"] for one in cases if not one["quantity"]]
+    for name in cases[0]["ways"]:
+        gains = [100 * float(np.mean(gained(ways_, name))) for ways_ in classes]
+        low = [100 * (lowest(ways_[name]) - lowest(ways_["local"])) for ways_ in classes]
+        worse = [p_worse(a - b) < ERROR for one in cases for a, b in _pairs(one["ways"], name)]
+        cells = f"{np.mean(gains):+.2f} | {min(gains):+.1f} | {np.mean(low):+.2f} | {100 * np.mean(worse):.1f}"
+        lines.append(f"| {name} | {cells} |")
+    return lines
+
+
+def by_scenario(cases: Sequence[dict[str, Any]]) -> list[str]:
+    """LOCAL, the track that is best in hindsight, and Convoy; quantities by their root mean squared error."""
+    columns = [
+        "scenario",
+        "seeds",
+        "LOCAL",
+        "best track",
+        "",
+        "weighed",
+        "Convoy",
+        "LOCAL, lowest 5%",
+        "Convoy, lowest 5%",
+    ]
+    columns += ["Convoy: significantly worse"]
+    lines = [f"| {' | '.join(columns)} |", "| --- | ---: | ---: | --- |" + " ---: |" * (len(columns) - 4)]
+    for name in dict.fromkeys(one["scenario"] for one in cases):
+        own = [one for one in cases if one["scenario"] == name]
+        quantity = own[0]["quantity"]
+
+        def shown(way: str, low: bool = False, own: list[dict[str, Any]] = own, quantity: bool = quantity) -> float:
+            each = [lowest(o["ways"][way]) if low else float(np.mean([x.mean() for x in o["ways"][way]])) for o in own]
+            return float(np.mean([np.sqrt(-x) if quantity else 100 * x for x in each]))
+
+        best = (min if quantity else max)((t for t in TRACKS if all(t in o["ways"] for o in own)), key=shown)
+        digits = 3 if quantity else 1
+        worse = sum(p_worse(a - b) < ERROR for o in own for a, b in _pairs(o["ways"], "convoy"))
+        values = [shown("local"), best, shown(best), shown("weighed"), shown("convoy")]
+        values += [shown("local", True), shown("convoy", True)]
+        cells = [v if isinstance(v, str) else f"{v:.{digits}f}" for v in values]
+        clients = sum(len(o["ways"]["local"]) for o in own)
+        lines.append(f"| {name} | {len(own)} | {' | '.join(cells)} | {worse} of {clients} |")
+    return lines
+
+
+def gained(scores: dict[str, list[np.ndarray[Any, Any]]], name: str) -> list[float]:
+    """Each client's gain over LOCAL."""
+    return [float((a - b).mean()) for a, b in _pairs(scores, name)]
+
+
+def _pairs(scores: dict[str, list[np.ndarray[Any, Any]]], name: str) -> list[tuple[Any, Any]]:
+    return list(zip(scores[name], scores["local"], strict=True))
+
+
+def lowest(scores: list[np.ndarray[Any, Any]]) -> float:
+    """The mean of the lowest 5% of clients, one at least."""
+    ordered = np.sort([own.mean() for own in scores])
+    return float(ordered[: -(-len(ordered) // 20)].mean())
+
+
+def main() -> int:
+    """Print the tables of the federations that are there."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.convoy", description=__doc__)
+    parser.add_argument("--cache", type=Path, default=RESULTS / "guard", help="where `benchmarks.guard` keeps answers")
+    parser.add_argument("--seeds", default="1,2,3", help="seed 0 was for development")
+    asked = parser.parse_args()
+    seeds = [int(seed) for seed in asked.seeds.split(",")]
+    cases = []
+    for path in sorted(asked.cache.glob("*.pt")):
+        file = torch.load(path)
+        if file["seed"] in seeds:
+            quantity = file["scenario"].startswith(QUANTITIES)
+            cases.append({"scenario": file["scenario"], "quantity": quantity, "ways": ways(file["answers"], quantity)})
+    print("\n".join([*by_scenario(cases), "", *table(cases)]) if cases else "no answers; run benchmarks.guard first")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
