@@ -212,7 +212,7 @@ def test_a_worker_that_does_not_start_is_told_in_a_sentence(tmp_path: Path) -> N
 
     node = {"client": "a", "data": "a.csv", "state-dir": str(tmp_path)}
     (tmp_path / "worker.lock").mkdir()  # in its way
-    with pytest.raises(RuntimeError, match="the worker of this site does not start: .*worker.lock"):
+    with pytest.raises(RuntimeError, match=r"the worker of this site does not start: .*worker\.lock"):
         client_app.ask(node, json.dumps({"what": "who"}), b"")
     with pytest.raises(ValueError, match='--node-config has no data; expected client="NAME"'):
         client_app.ask({"client": "a"}, "", b"")

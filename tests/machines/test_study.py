@@ -18,14 +18,16 @@ from sites import SETTINGS, write_images, write_sites
 import fairlead
 from fairlead import rounds
 from fairlead.clients import InProcess, engine
+from fairlead.clients.wire import Ask, pack_ask
 from fairlead.comparison.decisions import in_order, in_parts
 from fairlead.core import EngineError, InputError, Plan
 from fairlead.data import Scenario
-from fairlead.data.agreement import Agreed, Look, OwnColumn, agree, look
+from fairlead.data.agreement import Agreed, Look, OwnColumn, agree, look, read_own, tell_own
 from fairlead.data.preparation import Preparation
 from fairlead.data.tables import Reading
 from fairlead.machines import Site, Study, conduct
 from fairlead.machines.conduct import Question
+from fairlead.machines.study import Run
 from fairlead.methods.voices import ROUNDS, Weigh, decide
 from fairlead.metrics import METRICS
 from fairlead.runs.files import read_json, read_table
@@ -257,6 +259,31 @@ def test_a_site_names_no_category_that_few_of_its_rows_have(tmp_path: Path) -> N
     assert "rare" not in json.dumps(asdict(found))
 
 
+def test_a_site_tells_nothing_of_what_fewer_than_three_of_its_train_rows_have(tmp_path: Path) -> None:
+    rows = {"word": ["u", "u", "u", None, None, None], "x": [1.5, 2.5, 4.0, None, 7.0, 8.0], "y": np.linspace(1, 2, 6)}
+    pd.DataFrame(rows).to_csv(tmp_path / "a.csv", index=False)
+    reading = Reading(label="y", task="quantity", words=("word",))
+    agreed = agree({"a": look(tmp_path / "a.csv", reading)})
+    source = read_own(tmp_path / "a.csv", reading, agreed, "a", "site")
+    told = tell_own(source, np.array([2, 3]), "shared")
+    assert told.known == told.mean == told.squares == (0.0, 0.0)
+    assert told.words == ((0,), ())
+    assert told.target == (0.0, 0.0, 0.0)
+    assert tell_own(source, np.arange(6), "shared").words == ((3,), ())
+
+
+def test_a_coordinator_cannot_ask_for_what_stays_at_a_site(data: Path, tmp_path: Path) -> None:
+    study = a_study(data, "fedavg", rounds=1)
+    post = Direct(study, data, tmp_path / "sites")
+    conduct(study, post, tmp_path / "out")
+    text = json.dumps({"what": "ask", "study": study.name, "run": Run("fedavg", 0), "kept": {}})
+    asked = pack_ask(Ask("fedavg-seed0", "outputs", 1, split="train"), {})
+    assert "a coordinator may not ask for outputs" in json.loads(post.sites[0].answer(text, asked))["refused"]
+    other = text.replace("fedavg", "../../elsewhere")
+    greeting = pack_ask(Ask("fedavg-seed0", "greet"), {})
+    assert "no training of study-" in json.loads(post.sites[0].answer(other, greeting))["refused"]
+
+
 def test_a_site_may_have_a_folder_of_images_and_lack_a_class(tmp_path: Path) -> None:
     write_images(tmp_path / "data", a="01", b="012")
     study = Study(("a", "b"), ("fedavg",), {"rounds": 2, "evaluate_every": 2, "model": "mlp"})
@@ -291,8 +318,9 @@ def test_a_site_refuses_what_is_not_its_study(data: Path, tmp_path: Path) -> Non
 
     assert "question 'dance' is unknown" in refused(what="dance")
     asked = {"what": "ask", "run": ["fedora", 0, None], "kept": {}}
-    assert "has not begun study-x" in refused(study="study-x", **asked)
-    assert "no name for a folder" in refused(study="../x", **asked)
+    assert "message of 0 bytes is none of fairlead's" in refused(study="study-x", **asked)
+    assert "no name for a folder" in refused(what="verdict", study="../x", kept={})
+    assert "has not begun study-x" in refused(what="verdict", study="study-x", kept={})
     assert "question is not as expected" in refused(what="ask", study="study-x", run=["fedora"], kept={})
     assert "question is not as expected" in refused(what="ask", study="study-x")
     assert "install the same" in refused(what="look", study=study.to_json(), version="0.0.0")

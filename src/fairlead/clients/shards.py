@@ -266,6 +266,10 @@ class Sharded:
         self._states = [a.states.remote() for a in self._actors]
         self._kept = [k if KEPT in saved else None for k in self._cut_kept(saved)]
 
+    def pids(self) -> list[int]:
+        """The processes that hold the clients, on machines that may be several."""
+        return list(self._each(lambda i: self._actors[i].pid.remote()).values())
+
     def close(self) -> None:
         """Let the actors drop their clients; the next run takes them over, since to start one takes seconds."""
         for actor in self._actors:
@@ -375,8 +379,9 @@ def connected(address: str) -> Any:
             if host and port.isdecimal():  # Ray itself would try for a minute
                 socket.create_connection((host, int(port)), timeout=5).close()
             ray.init(**quiet, **({"address": address} if address else here))
-        except (OSError, RuntimeError, ValueError) as error:
-            raise EngineError(f"no Ray cluster at '{address}': {_first_line(error)}") from error
+        except Exception as error:  # Ray raises plain ones, too
+            what = f"no Ray cluster at '{address}'" if address else "Ray does not start on this machine"
+            raise EngineError(f"{what}: {_first_line(error)}") from error
     return ray
 
 

@@ -4,7 +4,7 @@ It takes two questions. First every owner says what its columns are and which cl
 and `agree` makes one list of columns of it. Then every owner codes its rows by that list (`read_own`) and tells counts,
 means and squared deviations of its train rows (`tell_own`), of which `fairlead.data.preparation.agreed` makes the
 preparation that all use. A category that fewer than three rows of an owner have is not named by it, and of a column
-with fewer than three known cells nothing is told.
+with fewer than three known cells nothing is told, nor of quantities to predict where there are fewer than three.
 """
 
 from __future__ import annotations
@@ -226,10 +226,12 @@ def tell_own(source: Source, train: Index, scaling: str) -> Told:
     told = tell(source.table.columns, source.raw.numpy()[train], target)
     few = np.array(told.known) < FEW
     hidden = few | (scaling == "own")
+    aim = (0.0, 0.0, 0.0) if told.target is not None and told.target[0] < FEW else told.target
     return replace(
         told,
         known=tuple(np.where(few, 0.0, told.known).tolist()),
         mean=tuple(np.where(hidden, 0.0, told.mean).tolist()),
         squares=tuple(np.where(hidden, 0.0, told.squares).tolist()),
-        target=None if scaling == "own" else told.target,
+        words=tuple(tuple(0 for _ in w) if hide else w for w, hide in zip(told.words, few, strict=True)),
+        target=None if scaling == "own" else aim,
     )

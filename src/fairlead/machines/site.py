@@ -20,7 +20,7 @@ from pydantic import TypeAdapter, ValidationError
 from torch import nn
 
 from fairlead.clients import Node, placed, wrapped
-from fairlead.clients.wire import Ask, pack_ask, unpack_reply
+from fairlead.clients.wire import Ask, pack_ask, unpack_ask, unpack_reply
 from fairlead.comparison.decisions import deploys, in_order, in_parts
 from fairlead.core import FairleadError, Federation, InputError, Layout, RunError, require
 from fairlead.data.agreement import Agreed, look, read_own, tell_own
@@ -43,6 +43,7 @@ AGREED = TypeAdapter(Agreed)
 RUN = TypeAdapter(Run)
 KEPT = TypeAdapter(Kept)
 VERSION = versions()["fairlead"]
+ANSWERED = ("greet", "train", "score")  # what a node does for a coordinator; outputs for single rows stay at the site
 FILE = "study.json"
 VERDICT = "verdict.txt"
 
@@ -69,6 +70,8 @@ class Site:
             asked = _question(question)
             if asked["what"] == "ask":
                 run, kept = _checked(RUN, asked.get("run")), _checked(KEPT, asked.get("kept"))
+                what = unpack_ask(data)[0].what
+                require(what in ANSWERED, f"a coordinator may not ask for {what}; sites answer {', '.join(ANSWERED)}")
                 return self._member(asked).node(run, kept).answer(data)
             require(asked["what"] in answers, f"question '{asked['what']}' is unknown to fairlead {VERSION}")
             return _json(answers[asked["what"]](asked))

@@ -57,7 +57,7 @@ class Mail:
         self.grid, self._study, self._patience, self._pinned = grid, study, Patience(waits), pinned
         self._nodes: dict[int, int] = {}  # by site
         self._pins: dict[str, int] = read_json(pinned) if pinned is not None and pinned.exists() else {}
-        self._asked: set[int] = set()  # nodes that were asked who they are
+        self.asked: set[int] = set()  # nodes that were asked who they are
         self.who: dict[str, int] = {}  # message that asked -> node
         self.busy: dict[str, int] = {}  # question of an earlier exchange that is not answered -> site
         self._strange: dict[int, str] = {}  # nodes that are no site of the study, and why
@@ -87,10 +87,10 @@ class Mail:
             return
         self._watched = now
         there = set(self.grid.get_node_ids())
-        for node in sorted(there - self._asked):
+        for node in sorted(there - self.asked - set(self.who.values())):
             message = self.push(node, (json.dumps({"what": "who"}), b""))
             self.who |= {message: node} if message else {}
-        self._asked = there  # one that goes and comes again is asked again
+        self.asked = there  # one that goes and comes again is asked again
 
     def introduce(self, node: int, answer: bytes) -> int | None:
         """Which site a node is, by its answer to "who"; None where it is none of the study's."""
@@ -106,6 +106,7 @@ class Mail:
         if self._pinned is not None:
             write_json(self._pinned, self._pins)
         self._nodes[site] = node
+        self._strange.pop(node, None)
         self.busy = {message: k for message, k in self.busy.items() if k != site}
         self._patience.silent.discard(site)
         return site
@@ -187,6 +188,8 @@ class _Exchange:
     def _introduced(self, node: int, reply: Message) -> None:
         if reply.has_error():
             self.mail.leave(node, f"does not say who it is ({reply.error.reason or reply.error.code})")
+            if reply.error.code == GONE:
+                self.mail.asked.discard(node)  # it is asked again if it is there
             return
         site = self.mail.introduce(node, _bytes(reply))
         if site is not None and site in self.questions and site not in self.answers:
