@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, get_type_hints
 from pydantic import TypeAdapter, ValidationError
 
 from fairlead.core import InputError, Method, Server, nearest, require
+from fairlead.core.errors import check_kind
 from fairlead.methods import CONVOYS, DECISIONS, METHODS, WRAPPERS, Decision
 from fairlead.methods.dp_sgd import WORKS_WITH
 from fairlead.methods.voices import voices_together
@@ -41,6 +42,7 @@ def parse(name: str, options: Options | None = None) -> Entry:
     >>> parse("fedavg+median").average is None
     False
     """
+    check_kind("a method's name", name, str)
     options = options or {}
     decided = decision(name, options)
     if decided is not None:

@@ -16,6 +16,7 @@ from fairlead.clients.door import Answer, Clients, Greeting, Saved, payload
 from fairlead.clients.exchange import NOT_FINITE, lengths, scored, scored_splits, wrapped
 from fairlead.core import Cohort, DivergedError, FairleadError, Layout, Method, Named, Plan, Server, require, stream
 from fairlead.core.device import to_device
+from fairlead.core.errors import check_kind
 from fairlead.core.fast.machine import recycling
 from fairlead.core.task import SplitName
 from fairlead.servers import parameters_only, with_parts
@@ -79,6 +80,9 @@ def federate(
     `average` takes the place of the method's own averaging stage. A `snapshot` from an earlier run of the same plan
     goes on where that one stopped and ends with the same bits.
     """
+    for what, given, kind in (("method", method, Method), ("module", module, nn.Module), ("plan", plan, Plan)):
+        check_kind(what, given, kind)
+    require(hasattr(clients, "greet"), f"clients must be fairlead.InProcess(...) or the like, got {type(clients)}")
     module = wrapped(method, module, plan.seed)
     clients.start(method, module, plan)
     greeting = finite_greeting(clients.greet(hello=snapshot is None))

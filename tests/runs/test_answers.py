@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 import fairlead
-from fairlead.core import Method
+from fairlead.core import Method, Training
 from fairlead.data import from_tensors
 from fairlead.runs import identity
 from fairlead.runs.files import read_parts
@@ -327,8 +327,13 @@ def call(**more: Any) -> Callable[[], object]:
     return lambda: fairlead.compare(**({"methods": ["fedavg"]} | SMALL | more))
 
 
-FEDAVG = fairlead.parse("fedavg").method
-DATASET = torch.utils.data.TensorDataset(torch.zeros(3, 2), torch.zeros(3))
+# Wrong in most places, as a type checker would say.
+FEDAVG: Any = fairlead.parse("fedavg").method
+DATASET: Any = torch.utils.data.TensorDataset(torch.zeros(3, 2), torch.zeros(3))
+FEDERATION = fairlead.Scenario(clients=2).build(0)
+LOOP: Any = "loop"
+TWENTY: Any = 20
+CLIENTS = fairlead.InProcess(FEDERATION, Training(), fairlead.engine("loop"))
 WRONG: dict[str, tuple[Callable[[], object], str]] = {
     "a method for methods": (call(methods=FEDAVG), r"got a Method; give your own as \{'mine': Method\(\.\.\.\)\}"),
     "methods in a list": (call(methods=["fedavg", FEDAVG]), "got a Method"),
@@ -338,13 +343,41 @@ WRONG: dict[str, tuple[Callable[[], object], str]] = {
     "a factory": (call(methods={"mine": fairlead.methods.fedavg}), r"call it: \{'mine': fedavg\(\)\}"),
     "a path for a name": (call(methods={"a/b": FEDAVG}), "without slashes"),
     "the control": (call(methods={"local": FEDAVG}), "is the control"),
-    "a dataset": (call(source=DATASET), r"from_tensors\(x, y\), got an object of type TensorDataset"),
+    "a dataset": (call(source=DATASET), r"from_dataset\(dataset\), got an object of type TensorDataset"),
     "a frame": (call(source=Frame()), r"got an object of type Frame; for a table write a \.csv or \.parquet file"),
     "a frame as data": (call(data=Frame()), "data=an object of type Frame.* expected: Data set"),
     "a dataset as data": (call(data=DATASET), "data=an object of type TensorDataset"),
     "a module": (call(model=nn.Linear(2, 2)), "model must be a name, or a function .* got an object of type Linear"),
     "a model of nothing": (call(model=lambda shape, classes: None), "must give a torch.nn.Module, got None"),
     "a number for a model": (call(model=3), "model must be a name"),
+    "a model of the shape alone": (
+        call(model=lambda shape: None),
+        "must take a sample's shape and the number of classes",
+    ),
+    "a text for progress": (
+        call(progress="x"),
+        "progress must be a function of method, seed, round and rounds, got 'x'",
+    ),
+    "a method to parse": (
+        lambda: fairlead.parse(FEDAVG),
+        "a method's name must be of type str, got an object of type Method",
+    ),
+    "a dataset for clients": (
+        lambda: fairlead.InProcess(DATASET, Training(), fairlead.engine("loop")),
+        "federation must be",
+    ),
+    "an engine's name": (
+        lambda: fairlead.InProcess(FEDERATION, Training(), LOOP),
+        "engine must be of type Engine, got",
+    ),
+    "a dataset to train": (
+        lambda: next(fairlead.federate(FEDAVG, DATASET, nn.Linear(2, 2), fairlead.Plan())),
+        "clients must",
+    ),
+    "rounds for a plan": (
+        lambda: next(fairlead.federate(FEDAVG, CLIENTS, nn.Linear(2, 2), TWENTY)),
+        "plan must be of type Plan",
+    ),
     "a scenario object": (call(scenario=fairlead.Scenario()), "scenario=an object of type Scenario"),
     "seeds as text": (call(seeds="3"), "seeds must be a number of seeds or a list of whole numbers, got '3'"),
     "seeds as parts": (call(seeds=[0.5]), "seeds must be"),

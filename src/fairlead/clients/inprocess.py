@@ -15,7 +15,7 @@ from fairlead.clients.exchange import Exchange, first_state, gradient_samples, o
 from fairlead.clients.pool import Engine, Pool, Work
 from fairlead.clients.states import States, StateStore
 from fairlead.core.device import on_host, to_host
-from fairlead.core.errors import InputError, RunError, require
+from fairlead.core.errors import InputError, RunError, check_kind, require
 from fairlead.core.fast.machine import threads
 from fairlead.core.layout import Layout
 from fairlead.core.plan import Plan
@@ -51,6 +51,9 @@ class InProcess:
         store: Callable[[int, Named], StateStore] = States,
         hosted: Hosted | None = None,
     ) -> None:
+        check_kind("federation", federation, Federation)
+        check_kind("training", training, Training)
+        check_kind("engine", engine, Engine)
         self.count = federation.clients
         self._hosted = hosted or Hosted(torch.arange(self.count), bool(len(federation.validation.y)))
         self._federation, self._training, self._engine, self._store = federation, training, engine, store

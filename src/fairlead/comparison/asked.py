@@ -43,9 +43,15 @@ def check_source(source: object) -> None:
     """Refuse samples of a kind that cannot be used."""
     if source is not None and not isinstance(source, Source):
         raise InputError(
-            f"source must come from fairlead.data.from_tensors(x, y), got {shown(source)}; "
+            f"source must come from fairlead.data.from_tensors(x, y) or from_dataset(dataset), got {shown(source)}; "
             "for a table write a .csv or .parquet file and give data='FILE'"
         )
+
+
+def check_progress(progress: object) -> None:
+    """Refuse what cannot be told of progress."""
+    fits = progress is None or callable(progress)
+    require(fits, f"progress must be a function of method, seed, round and rounds, got {shown(progress)}")
 
 
 def own_functions(settings: dict[str, Any]) -> tuple[Criterion | None, Metric | None]:

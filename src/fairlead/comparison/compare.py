@@ -28,6 +28,7 @@ from fairlead.comparison.all_rows import to_use, train_on_all_rows
 from fairlead.comparison.asked import (
     CONTROL,
     Asked,
+    check_progress,
     check_source,
     entries_of,
     factory_of,
@@ -213,6 +214,7 @@ def _further(folder: Path, experiment: Experiment, rounds: int) -> Experiment:
 def _compare(
     asked: Asked, out: Path | None, progress: Progress | None, old: Literal["reuse", "extend", "fresh"]
 ) -> Comparison:
+    check_progress(progress)
     if out is None:
         return _compare_for_now(asked, progress)
     with alone_in(out):

@@ -50,6 +50,17 @@ def require(condition: bool, message: str) -> None:
         raise InputError(message)
 
 
+def check_kind(what: str, value: object, kind: type) -> None:
+    """Refuse a value of another kind, before it is used.
+
+    >>> check_kind("plan", 3, str)
+    Traceback (most recent call last):
+    fairlead.core.errors.InputError: plan must be of type str, got an object of type int
+    """
+    found = f"an object of type {type(value).__name__}"
+    require(isinstance(value, kind), f"{what} must be of type {kind.__name__}, got {found}")
+
+
 def nearest(name: str, valid: Iterable[str]) -> str:
     """The hint that ends an unknown-name message.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from functools import cached_property
@@ -133,6 +134,15 @@ def engine_in(*paths: Path) -> str | None:
 def _module(experiment: Experiment, factory: Factory | None, federation: Federation, seed: int) -> nn.Module:
     shape, outputs = tuple(federation.train.x.shape[1:]), federation.outputs
     if factory is not None:
+        try:
+            inspect.signature(factory).bind(shape, outputs)
+        except TypeError as error:
+            raise InputError(
+                f"the model function must take a sample's shape and the number of classes ({error}); "
+                "write model=lambda shape, classes: ..."
+            ) from error
+        except ValueError:  # a builtin, which tells nothing of its arguments
+            pass
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             made: object = factory(shape, outputs)
