@@ -190,3 +190,15 @@ def test_where_one_test_part_is_too_small_folds_are_proposed() -> None:
     assert not any("--folds" in line for line in verdict_lines(one))
     one["settings"]["folds"], one["scenario"]["pool"] = 1, "train"
     assert not any("--folds" in line for line in verdict_lines(one)), "a published test part stays"
+
+
+def test_owners_with_a_handful_of_rows_are_named_where_means_are_told() -> None:
+    one = make_summary(("local", "ditto"), own=True)
+    (said,) = [line for line in verdict_lines(one) if "move the means" in line]
+    assert said.startswith("Owners with fewer than 20 test rows move the means as much as the others: owner 0 (6).")
+    for client in one["methods"]["local"]["clients"]:
+        client["n_test"] = 6
+    assert "12 of 12." in " ".join(verdict_lines(one))
+    for client in one["methods"]["local"]["clients"]:
+        client["n_test"] = 20
+    assert not any("move the means" in line for line in verdict_lines(one))

@@ -17,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fairlead.metrics import METRICS
+from fairlead.metrics.measures import FEW
 from fairlead.metrics.verdict import Verdict
 from fairlead.runs.summary import Decided, Decisions, Entry, Summary, Way
 
@@ -294,8 +295,8 @@ def verdict_lines(summary: Summary, most: int = 12) -> list[str]:
 
     Up to `most` owners have a line of their own; more are counted by action.
     """
-    said = [*marks(summary), *newcomers(summary), caption(summary), *luck(summary), *more_tested(summary)]
-    said += work(summary)
+    said = [*marks(summary), *newcomers(summary), caption(summary), *small_owners(summary), *luck(summary)]
+    said += [*more_tested(summary), *work(summary)]
     return [*said, *decision_lines(summary), *advice_lines(summary, most)]
 
 
@@ -377,6 +378,19 @@ def luck(summary: Summary) -> list[str]:
     return [
         "One run of each method: how much luck there is in training is not measured but assumed, and few verdicts can "
         "be sure. Several seeds measure it: --seeds 3."
+    ]
+
+
+def small_owners(summary: Summary) -> list[str]:
+    """A sentence where owners with a handful of test rows move the means as much as all others do."""
+    clients = summary["methods"][summary["control"]]["clients"]
+    small = [client for client in clients if 0 < client["n_test"] < FEW]
+    if published(summary) or not small:
+        return []
+    who = ", ".join(f"{client['name']} ({client['n_test']})" for client in small)
+    who = who if len(small) <= 6 else f"{len(small)} of {len(clients)}"
+    return [
+        f"Owners with fewer than {FEW} test rows move the means as much as the others: {who}. Look at the verdicts."
     ]
 
 
