@@ -51,6 +51,18 @@ def test_it_says_how_far_training_is_and_shows_no_test_score(going: Path) -> Non
     assert data["live"] == state_of(going)
 
 
+def test_a_last_training_on_all_rows_has_no_validation_loss(going: Path) -> None:
+    run = going / "runs" / "all" / "local-seed0"
+    experiment = {"name": "custom", "rounds": 12, "scenario": {"data": "patients.csv"}}
+    records = {"round": [4] * 3, "client": [0, 1, 2], "split": ["test"] * 3, "model": ["personal"] * 3}
+    append_part(run / "records.parquet", 4, records | {"accuracy": [0.5] * 3, "loss": [0.7] * 3, "n": [9] * 3})
+    append_part(run / "rounds.parquet", 4, {"round": [4], "seconds": [0.5]})
+    (run / "settings.json").write_text(json.dumps({"method": "local", "seed": 0, "experiment": experiment}))
+    page = watching_page(going)
+    assert "<td>all/local-seed0</td><td>4 of 12</td>" in page  # how far it is
+    assert numbers(page)["curves"]["lines"]["local"]["rounds"][-1] == 50  # and the loss of the one before
+
+
 def test_news_changes_the_state_and_a_summary_ends_the_watch(going: Path) -> None:
     before = state_of(going)
     assert before == state_of(going)

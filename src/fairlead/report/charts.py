@@ -138,6 +138,8 @@ def line_of(records: pa.Table, method: str, what: tuple[str, str], owners: int, 
     of = personal if len(personal) else of
     number, client, seed = (of[name].to_numpy() for name in ("round", "client", "seed"))
     value = of[column].to_numpy(zero_copy_only=False).astype(np.float64) * (100 if column == "accuracy" else 1)
+    if not len(of):  # a training that learned from all rows has no validation rows
+        return Line([], [], [], [], [[] for _ in range(owners)], {})
     rounds, at = np.unique(number, return_inverse=True)
     seeds, who = np.unique(seed, return_inverse=True)
     cube = np.full((len(seeds), len(rounds), owners), np.nan)

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from fairlead.core.errors import InputError, RunError
 from fairlead.report import parts
-from fairlead.report.charts import MOST, Curves, line_of
+from fairlead.report.charts import MOST, Curves, Line, line_of
 from fairlead.report.page import NOSCRIPT, page_of_folder, pairs, scenario_name
 from fairlead.report.read import RECORDS, read_columns
 from fairlead.report.tables import NONE, VERDICTS, quantity
@@ -43,12 +43,15 @@ def live_page(folder: Path, state: str) -> str:
     """The page of a comparison that is not finished."""
     plan = read_plan(folder)
     found = [_training(folder, path) for path in sorted((folder / "runs").rglob("settings.json"))]
-    newest = {t.method: t for t in sorted(found, key=lambda t: t.written) if t.written}
-    shown = {name: newest[name] for name in plan["methods"] if name in newest}
+    latest = sorted((t for t in found if t.written), key=lambda t: -t.written)
+    shown = {name: _drawn([t for t in latest if t.method == name]) for name in plan["methods"]}
     done = sum(t.finished for t in found)
     said = f"Training goes on: {done} of the {len(found)} trainings begun so far {'is' if done == 1 else 'are'} done."
-    body = [_line(name, [t for t in found if t.method == name], shown.get(name)) for name in plan["methods"]]
-    head = ("Method", "Trainings done", "Newest training", "Its round", "Its validation loss")
+    body = [
+        _line(name, [t for t in found if t.method == name], [t for t in latest if t.method == name], shown[name])
+        for name in plan["methods"]
+    ]
+    head = ("Method", "Trainings done", "Newest training", "Its round", "Newest validation loss")
     sections = [
         f"<p class='soft'>{escape(scenario_name(_scenario(plan)))}, {time.strftime('%H:%M:%S')}</p>",
         f"<h1>{said} There is no verdict yet.</h1>",
@@ -56,7 +59,8 @@ def live_page(folder: Path, state: str) -> str:
         NOSCRIPT,
         f"{parts.heading('How far')}{parts.table(head, body, 'words')}",
         _every_training(found),
-        f"{parts.heading('Validation loss so far')}<p class='soft'>The newest training of each method.</p>",
+        f"{parts.heading('Validation loss so far')}<p class='soft'>The newest training of each method that keeps "
+        "validation rows back; the last ones learn from all rows.</p>",
         "<div data-controls></div><div class='panels' data-chart='curves'></div>",
         f"{parts.heading('What is run')}<div class='side'>{pairs('Scenario', _scenario(plan))}</div>",
     ]
@@ -105,13 +109,21 @@ def _training(folder: Path, path: Path) -> Training:
     )
 
 
-def _line(method: str, found: list[Training], newest: Training | None) -> str:
+def _line(method: str, found: list[Training], latest: list[Training], shown: tuple[Training, Line] | None) -> str:
     done = f"{sum(t.finished for t in found)} of {len(found)}"
-    if newest is None:
+    if not latest:
         return parts.line([method, done, NONE, NONE, NONE])
-    line = line_of(_records(newest), method, ("validation", "loss"), _size(newest), 1)
-    loss = quantity(line.mean[-1]) if line.mean else NONE
-    return parts.line([method, done, newest.place, f"{newest.done} of {newest.rounds}", loss])
+    loss = quantity(shown[1].mean[-1]) if shown else NONE
+    return parts.line([method, done, latest[0].place, f"{latest[0].done} of {latest[0].rounds}", loss])
+
+
+def _drawn(latest: list[Training]) -> tuple[Training, Line] | None:
+    """The newest of these trainings with its validation loss; one that learned from all rows has none."""
+    for training in latest:
+        line = line_of(_records(training), training.method, ("validation", "loss"), _size(training), 1)
+        if line.rounds:
+            return training, line
+    return None
 
 
 def _records(training: Training) -> Any:
@@ -128,14 +140,13 @@ def _size(training: Training) -> int:
     return int(clients.max()) + 1 if len(clients) else 0
 
 
-def _data(methods: list[str], shown: dict[str, Training], state: str) -> dict[str, Any]:
+def _data(methods: list[str], shown: dict[str, tuple[Training, Line] | None], state: str) -> dict[str, Any]:
     """What `page.js` draws: a line for every method."""
-    owners = max((_size(t) for t in shown.values()), default=0)
-    names = next((t.names for t in shown.values() if len(t.names) == owners), None) or [str(k) for k in range(owners)]
-    lines = {}
-    for name, training in shown.items():
-        line = line_of(_records(training), name, ("validation", "loss"), owners, 1)
-        lines[name] = line.drawn(MOST // len(methods)) | {"chosen": []}
+    drawn = {name: found for name, found in shown.items() if found}
+    owners = max((len(line.owners) for _, line in drawn.values()), default=0)
+    known = (training.names for training, _ in drawn.values() if len(training.names) == owners)
+    names = next(known, None) or [str(k) for k in range(owners)]
+    lines = {name: line.drawn(MOST // len(methods)) | {"chosen": []} for name, (_, line) in drawn.items()}
     hues = [name for name in methods if name != "local"]
     way: dict[str, Any] = {"score": None, "on": True, "bar": False}
     return {
