@@ -471,7 +471,13 @@ def test_gains_are_paired_by_seed() -> None:
 def test_where_searches_for_every_method_and_scores_it_beside_local() -> None:
     from fairlead.reproduce.where import LINEAR, assessed
 
-    settings = {"data": "heart-disease", "metric": "rmse-of-nothing", "effort": "quick", "folds": 1, "rounds": 2}
+    settings: dict[str, Any] = {
+        "data": "heart-disease",
+        "metric": "rmse-of-nothing",
+        "effort": "quick",
+        "folds": 1,
+        "rounds": 2,
+    }
     with pytest.raises(InputError, match="rmse-of-nothing"):
         assessed(["fedavg"], seed=0, **settings)
     values = assessed(["fedavg", LINEAR], seed=0, **settings | {"metric": "accuracy"})["values"]
