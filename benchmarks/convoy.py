@@ -16,27 +16,23 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks.guard import DEFAULT, ERROR, QUANTITIES, RESULTS, decided, p_worse, samples_of, scored
-from fairlead.core import Federation, Split
-from fairlead.functional import stack_weights
+from benchmarks.guard import (
+    DEFAULT,
+    ERROR,
+    NEXT_TO_NONE,
+    QUANTITIES,
+    RESULTS,
+    decided,
+    p_worse,
+    samples_of,
+    scored,
+    weights,
+)
+from fairlead.core import Split
 from fairlead.methods.convoy import TRACKS
 from fairlead.metrics import METRICS
 
-STRENGTH, NEXT_TO_NONE, ENDLESS = 15.0, 1e-3, 1e4
-
-
-def weights(samples: Federation, strength: float) -> Tensor:
-    """Every client's weights, (N, M), as `methods.voices` finds them."""
-    kind, train = samples.target_kind, samples.train
-    count = train.x.shape[1]
-    together = torch.ones(1, len(train.y))
-    s = stack_weights(train.x[None], train.y[None], together, kind, torch.full((1, count), 1 / count), NEXT_TO_NONE)
-    most, sizes = int(train.sizes.max()), train.sizes.tolist()
-    x, y = train.x.new_zeros(len(sizes), most, *train.x.shape[1:]), train.y.new_zeros(len(sizes), most)
-    rows = torch.zeros(len(sizes), most)
-    for k, n in enumerate(sizes):
-        x[k, :n], y[k, :n], rows[k, :n] = train.client(k)[0], train.client(k)[1].reshape(n), 1.0
-    return stack_weights(x, y, rows, kind, s, strength)
+STRENGTH, ENDLESS = 15.0, 1e4
 
 
 def ways(found: dict[str, Any], quantity: bool) -> dict[str, list[np.ndarray[Any, Any]]]:
@@ -51,13 +47,13 @@ def ways(found: dict[str, Any], quantity: bool) -> dict[str, list[np.ndarray[Any
     metric, one = METRICS["rmse" if quantity else "accuracy"], torch.eye(len(tracks))
     each = {name: one[m].expand(samples.clients, -1) for m, name in enumerate(tracks)}
     each["mean of the tracks"] = torch.full((samples.clients, len(tracks)), 1 / len(tracks))
-    each["weighed"] = weights(samples, STRENGTH)
-    each["one weight for everybody"] = weights(samples, ENDLESS)
-    each["each client on its own rows"] = weights(samples, NEXT_TO_NONE)
+    each["weighed"] = weights(samples, STRENGTH)[:, 0]
+    each["one weight for everybody"] = weights(samples, ENDLESS)[:, 0]
+    each["each client on its own rows"] = weights(samples, NEXT_TO_NONE)[:, 0]
     for m, name in enumerate(tracks):
         others = [i for i in range(len(tracks)) if i != m]
         less = torch.zeros(samples.clients, len(tracks))
-        less[:, others] = weights(samples_of(found, [tracks[i] for i in others], quantity)[0], STRENGTH)
+        less[:, others] = weights(samples_of(found, [tracks[i] for i in others], quantity)[0], STRENGTH)[:, 0]
         each[f"without {name}"] = less
     each["convoy"] = decided(samples, tuple(tracks), metric)[f"guard {DEFAULT:g}"][:, : len(tracks)]
     scores = {name: [score(test, k, w[k]) for k in range(len(w))] for name, w in each.items()}

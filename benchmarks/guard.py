@@ -31,10 +31,10 @@ from fairlead.catalogue import parse
 from fairlead.clients import InProcess, engine
 from fairlead.comparison.assess import TWIN
 from fairlead.comparison.decisions import in_order, in_parts
-from fairlead.core import DivergedError, Federation, NeedsValidationError, Plan, Split, Training
-from fairlead.functional import voice_outputs
+from fairlead.core import DivergedError, Federation, NeedsValidationError, Plan, Split
+from fairlead.functional import stack_weights, voice_outputs
 from fairlead.methods import guard
-from fairlead.methods.voices import ROUNDS, Deciding, Weigh, decide
+from fairlead.methods.voices import Deciding, Measured, part_of
 from fairlead.metrics import METRICS, Metric
 from fairlead.models import build
 from fairlead.rounds import federate
@@ -44,7 +44,7 @@ RESULTS = Path(__file__).parent / "results"
 METHODS = ("fedavg", "fedavg+ft", "fedrep", "lg-fedavg", "neighbours", "ditto", "fedora")
 TWINS = 2  # more trainings of LOCAL, from other first weights: ensembles of like networks
 SURE, DEFAULT = (0.5, 0.8, 0.9, 0.95), 0.9
-PARTS, ERROR = 5, 0.05
+PARTS, ERROR, NEXT_TO_NONE = 5, 0.05, 1e-3
 QUANTITIES = ("exam", "air")
 # Trained until the network alone is about as good as it gets; step sizes by LOCAL's and FedAvg's scores with seed 0.
 DIGITS: dict[str, Any] = {"scenario": "rotated-digits", "fractions": (0.15, 0.05, 0.8), "rounds": 10}
@@ -179,24 +179,41 @@ def below(worse: float, gain: float, difference: np.ndarray[Any, Any]) -> float:
     return float(ndtr(-gain / math.hypot(spread, math.sqrt(noise))))
 
 
+def weights(samples: Federation, strength: float, parts: int = 0) -> torch.Tensor:
+    """Every client's weights, (N, 1 + parts, M): by all its rows, and without each part.
+
+    What `methods.voices` finds through rounds, in one go.
+    """
+    kind, train, sizes = samples.target_kind, samples.train, samples.train.sizes.tolist()
+    count, most = train.x.shape[1], max(sizes)
+    first, every = torch.full((1, count), 1 / count), torch.ones(1, len(train.y))
+    s = stack_weights(train.x[None], train.y[None], every, kind, first, NEXT_TO_NONE)
+    x, y = train.x.new_zeros(len(sizes), most, *train.x.shape[1:]), train.y.new_zeros(len(sizes), most)
+    rows = torch.zeros(len(sizes), 1 + parts, most)
+    for k, n in enumerate(sizes):
+        x[k, :n], y[k, :n], rows[k, 0, :n] = train.client(k)[0], train.client(k)[1].reshape(n), 1.0
+        if parts:
+            rows[k, 1:, :n] = (part_of(n, parts) != torch.arange(parts)[:, None]).float()
+    x, y = (one.repeat_interleave(1 + parts, 0) for one in (x, y))
+    found = stack_weights(x, y, rows.flatten(0, 1), kind, s, strength)
+    return found.view(len(sizes), 1 + parts, count)
+
+
 def decided(samples: Federation, voices: tuple[str, ...], metric: Metric) -> dict[str, torch.Tensor]:
     """What each client decides by the rules, a row of `Weigh` each; everything but the last choice is the same."""
-    how, plan = guard(voices), Plan(rounds=ROUNDS, evaluate_every=ROUNDS)
-    rows: dict[str, list[torch.Tensor]] = {rule: [] for rule in ("stack", *(f"guard {sure:g}" for sure in SURE))}
-    with InProcess(samples, Training(), engine("loop")) as clients:
-        method = decide(how, metric, samples.target_kind)
-        *_, (_, last) = federate(method, clients, Weigh(len(voices)), plan)
-    shared = {name: x[0] for name, x in last.message.items()}
+    how, eye = guard(voices, parts=PARTS), torch.eye(len(voices))
     by = {f"guard {sure:g}": Deciding(how._replace(sure=sure), metric, samples.target_kind) for sure in SURE}
-    for k in range(samples.clients):
-        z, y = samples.train.client(k)
-        s_k, crossed = by[f"guard {DEFAULT:g}"].weights(z, y, shared["s"])
-        told = by[f"guard {DEFAULT:g}"].gains(z, y, crossed)
-        rows["stack"].append(torch.cat([s_k, torch.zeros(2)]))
-        for rule, one in by.items():
-            weights, worse, gain = one.choose(told, shared, s_k) or (torch.eye(len(voices))[0], 0.0, 0.0)
-            rows[rule].append(torch.cat([weights, torch.tensor([worse, gain])]))
-    return {rule: torch.stack(own) for rule, own in rows.items()}
+    one = by[f"guard {DEFAULT:g}"]
+    own = weights(samples, how.strength, PARTS)
+    told = [one.gains(*samples.train.client(k), own[k, 1:]) for k in range(samples.clients)]
+    names = Measured._fields
+    measured = {n: torch.tensor([[getattr(m, n) for m in mine] for mine in told], dtype=torch.float64) for n in names}
+    shared = {name: x[0] for name, x in one.in_common(measured).items()}
+    rows: dict[str, list[torch.Tensor]] = {"stack": [torch.cat([w[0], torch.zeros(2)]) for w in own]}
+    for rule, deciding in by.items():
+        chosen = [deciding.choose(m, shared, w[0]) or (eye[0], 0.0, 0.0) for m, w in zip(told, own, strict=True)]
+        rows[rule] = [torch.cat([w, torch.tensor([worse, gain])]) for w, worse, gain in chosen]
+    return {rule: torch.stack(mine) for rule, mine in rows.items()}
 
 
 def scored(z: torch.Tensor, weights: torch.Tensor, y: np.ndarray[Any, Any], metric: Metric) -> np.ndarray[Any, Any]:

@@ -52,6 +52,7 @@ def test_the_page_says_what_owners_deploy(published: fairlead.Comparison) -> Non
     page = write_page(published.folder).read_text(encoding="utf-8")
     assert "What owners deploy" in page
     assert "Weight of fedavg" in page
+    assert "Listens to" in page
     assert "Chance of being worse off" in page
 
 

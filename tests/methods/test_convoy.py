@@ -18,6 +18,7 @@ from fairlead.methods import Decision, local, neighbours
 from fairlead.methods.convoy import TRACKS
 from fairlead.methods.voices import Voices
 from fairlead.metrics import METRICS
+from fairlead.runs.summary import read_run_summary
 
 
 def build() -> nn.Module:
@@ -60,6 +61,10 @@ def test_convoy_deploys_its_tracks_as_one_module_and_says_whom_a_client_listens_
         assert (tmp_path / "runs" / f"{track}-part1of2-seed0").exists() != dropped
         if dropped:
             assert all(client["weights"][track] == 0 for client in told["clients"])
+    # It costs the gradients of its tracks' trainings, and deciding costs none.
+    spent = {path.parent.name: read_run_summary(path.parent)["passes"] for path in tmp_path.glob("runs/*/summary.json")}
+    behind = sum(passes for name, passes in spent.items() if "-part" in name or "-all-rows" in name)
+    assert spent["convoy-seed0"] == behind > 0
 
 
 def test_a_track_that_says_nothing_is_not_heard(tmp_path: Path) -> None:

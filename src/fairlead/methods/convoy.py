@@ -10,10 +10,12 @@ voices m: each track's model of client k, p_m            the runs of these metho
 weights s_k >= 0: client k answers                       softmax(sum_m s_km log p_m)
         s = argmin of everybody's loss                   on rows that no voice learned from (cross-fitting)
         s_k = argmin loss_k + strength |s_k - s|²
+drop: a track without weight for anybody on the first    it is not trained without the other parts
+        part of the rows is not listened to any more
 guard: deploy it where it beats LOCAL with a chance >= sure, else LOCAL: see `guard`
 
 The weights are the explanation: they say whom a client listens to. They are in decision.json and on the page.
-Cost: the sum of the tracks, `parts` + 1 times; all tracks' models are deployed as one module.
+Cost: the sum of the tracks, `parts` + 1 times, less what is dropped; deciding takes no gradients. All tracks' models are deployed as one module.
 """
 
 from fairlead.methods.voices import Decision, check_decision

@@ -7,7 +7,7 @@ its charts, its filters and the table of every verdict are made by `page.js` fro
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from html import escape
 from pathlib import Path
 from typing import Any, Literal
@@ -292,13 +292,17 @@ def _decided(summary: Summary) -> str:
             deployed = ", ".join(
                 f"{what}{f' {n}x' if len(mine) > 1 else ''}" for what, n in Counter(c["deploys"] for c in mine).items()
             )
-            weights = [f"{sum(c['weights'][voice] for c in mine) / len(mine):.2f}" for voice in voices]
+            weight = {voice: sum(c["weights"][voice] for c in mine) / len(mine) for voice in voices}
+            weights = [f"{w:.2f}" for w in weight.values()]
             chance = f"{100 * sum(c['worse'] for c in mine) / len(mine):.0f}%"
             gain = m.gain(sum(c["gain"] for c in mine) / len(mine))
-            body.append(parts.line([client["name"], deployed, *weights, gain, chance], owner=client["name"]))
+            body.append(
+                parts.line([client["name"], deployed, listens(weight), *weights, gain, chance], owner=client["name"])
+            )
         head = [
             "Owner",
             "Deploys",
+            "Listens to",
             *(f"Weight of {voice}" for voice in voices),
             f"Expected gain{m.unit}",
             "Chance of being worse off",
@@ -308,6 +312,18 @@ def _decided(summary: Summary) -> str:
         )
     lines = "".join(f"<p>{escape(text)}</p>" for text in decision_lines(summary))
     return f"{parts.heading('What owners deploy')}{lines}{''.join(told)}" if told else ""
+
+
+def listens(weights: Mapping[str, float]) -> str:
+    """Whom an owner listens to beside itself, by shares of its weights; a tenth is the least that is told.
+
+    >>> listens({"local": 0.5, "fedavg": 0.02, "neighbours": 1.5}), listens({"local": 1.0, "fedavg": 0.0})
+    ('neighbours 74%', 'nobody')
+    """
+    whole = max(sum(weights.values()), 1e-12)
+    shares = {voice: weight / whole for voice, weight in weights.items() if voice != "local" and weight >= whole / 10}
+    told = [f"{voice} {100 * shares[voice]:.0f}%" for voice in sorted(shares, key=lambda v: -shares[v])]
+    return ", ".join(told) or "nobody"
 
 
 def _costs(summary: Summary) -> str:
