@@ -1,7 +1,7 @@
 """`python -m benchmarks.on_ray`: rounds of W2 by Ray's processes and by this process's threads, in turn.
 
-Needs `fairlead[ray]`. Both train, aggregate and keep the same states. Beside the seconds on the clock stand those of all
-cores together, which say more where other programs use them.
+Needs `fairlead[ray]`. Both train, aggregate and keep the same states. Beside the seconds on the clock stand those of
+all cores together, which say more where other programs use them.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 import statistics
 import time
-from pathlib import Path
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from benchmarks.workloads import WORKLOADS

@@ -9,18 +9,23 @@ import os
 import re
 import shutil
 import signal
+import ssl
 import subprocess
 import sys
+import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.client import HTTPSConnection
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from sites import write_images, write_sites
+from sites import write_sites
 from test_study import in_one_place
 
 pytest.importorskip("flwr", reason="Flower is not installed; `make test-machines` installs and tests it")
@@ -31,6 +36,7 @@ from fairlead import functional, rounds
 from fairlead.catalogue import parse
 from fairlead.clients import InProcess, engine, wrapped
 from fairlead.core import Cohort, EngineError, Federation, InputError, Layout, Plan, Split, Training
+from fairlead.machines.flower.keys import write_certificates
 from fairlead.machines.flower.privacy import SUMS, needs_single_updates, refuse_secure_aggregation
 from fairlead.machines.flower.tryout import Tryout, free_port
 from fairlead.machines.flower.write import read_config, write_app
@@ -218,45 +224,75 @@ def test_a_worker_that_does_not_start_is_told_in_a_sentence(tmp_path: Path) -> N
         client_app.ask({"client": "a"}, "", b"")
 
 
-def proxy_rule() -> str:
-    """The rule for nginx that docs/from-laptop-to-hospitals.md has."""
+@contextmanager
+def nginx(folder: Path, keys: Path, behind: int) -> Iterator[int]:
+    """nginx with the rule that docs/from-laptop-to-hospitals.md has, before a port; the port where it listens."""
+    if NGINX is None:
+        pytest.skip("nginx is not installed; the proxy rule of the page is tried with it")
     (rule,) = re.findall(r"^```nginx\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
-    return str(rule)
+    front = free_port()
+    rule = rule.replace("127.0.0.1:8444", f"127.0.0.1:{front}").replace("127.0.0.1:8443", f"127.0.0.1:{behind}")
+    spool = "".join(f"{kind}_temp_path {folder};" for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi"))
+    conf = f"events {{}} http {{ access_log {folder}/seen.log; {spool} {rule.replace('keys/', f'{keys}/')} }}"
+    (folder / "nginx.conf").write_text(f"daemon off; pid {folder}/pid; error_log {folder}/errors.log; {conf}")
+    with subprocess.Popen([NGINX, "-c", str(folder / "nginx.conf")], stderr=subprocess.DEVNULL) as running:
+        until(lambda: (folder / "pid").exists())
+        yield front
+        running.terminate()
 
 
-@pytest.mark.skipif(NGINX is None, reason="nginx is not installed; the proxy rule of the page is tried with it")
-def test_through_nginx_sites_take_part_and_reach_the_fleet_paths_alone(tmp_path: Path) -> None:
-    sites = write_images(tmp_path / "data", a="01", b="01")
-    study = Study(tuple(sites), ("fedavg",), {"rounds": 1, "model": "cnn", "image_size": 28})  # an update has 2.3 MB
-    write_app(tmp_path / "app", study, tmp_path / "elsewhere")
-    with Tryout(tmp_path / "out", insecure=False) as tried:
-        own, front = tried.port, free_port()
-        rule = (
-            proxy_rule().replace("127.0.0.1:8444", f"127.0.0.1:{front}").replace("127.0.0.1:8443", f"127.0.0.1:{own}")
-        )
-        rule = rule.replace("keys/", f"{tried.home}/")
-        spool = "".join(
-            f"{kind}_temp_path {tmp_path};" for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
-        )
-        conf = f"pid {tmp_path}/pid; events {{}} http {{ access_log {tmp_path}/seen.log; {spool} {rule} }}"
-        (tmp_path / "nginx.conf").write_text(f"daemon off; error_log {tmp_path}/errors.log; user root; {conf}")
-        tried.start("nginx", [str(NGINX), "-c", str(tmp_path / "nginx.conf")])
+class Behind(BaseHTTPRequestHandler):
+    """What stands behind the proxy: says how much came."""
+
+    def do_POST(self) -> None:
+        said = str(len(self.rfile.read(int(self.headers["Content-Length"])))).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(said)))
+        self.end_headers()
+        self.wfile.write(said)
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+def test_the_proxy_rule_of_the_page_lets_fleet_paths_through_and_nothing_else(tmp_path: Path) -> None:
+    write_certificates(tmp_path / "keys", ["127.0.0.1"])
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Behind)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "keys" / "server.pem", tmp_path / "keys" / "server.key")
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    with nginx(tmp_path, tmp_path / "keys", server.server_port) as front:
+        trusted = ssl.create_default_context(cafile=str(tmp_path / "keys" / "ca.pem"))
+
+        def answered(path: str, size: int = 10) -> tuple[int, bytes]:
+            asking = HTTPSConnection("127.0.0.1", front, context=trusted, timeout=60)
+            asking.request("POST", path, b"x" * size)
+            answer = asking.getresponse()
+            return answer.status, answer.read()
+
+        assert answered("/v1/fleet/push-object", 3_000_000) == (200, b"3000000")  # an update of more than 1 MB
+        for path in ("control/start-run", "runtime/pull-task-input", "fleet/../control/start-run", "fleet"):
+            assert answered(f"/v1/{path}")[0] == 403
+        assert answered("/v1/fleet/%2e%2e/control/start-run")[0] == 403
+    server.shutdown()
+    server.server_close()
+
+
+def test_through_nginx_a_site_comes_and_its_machine_cannot_control_anything(data: Path, tmp_path: Path) -> None:
+    site = sorted(p.stem for p in data.glob("*.csv"))[0]
+    with Tryout(tmp_path / "out", insecure=False) as tried, nginx(tmp_path, tried.home, own := tried.port) as front:
         tried.port = front
-        for site in sites:
-            tried.add(site, tmp_path / "data" / site)
-        tried.run(tmp_path / "app")
-        tried.wait(study, print, MOST_SECONDS)
+        tried.add(site, data / f"{site}.csv")
+        until(lambda: "online" in tried.flwr("supernode", "list", "here", "--format", "json").lower())
         config = tried.home / "config.toml"
         config.write_text(config.read_text().replace(f":{own}", f":{front}"))
         with pytest.raises(EngineError, match="flwr ls failed"):
             tried.flwr("ls", "here")
-        tried.end("nginx")
-    seen = [line.split('"') for line in (tmp_path / "seen.log").read_text().splitlines()]
-    answered = {(parts[1].split()[1].split("/")[2], int(parts[2].split()[0])) for parts in seen}
-    assert ("fleet", 200) in answered
-    assert ("control", 403) in answered
-    assert not {code for place, code in answered if place != "fleet"} - {403}
-    assert read_json(tmp_path / "out" / "results.json")["unjudged"] == {}
+    lines = [line.split('"') for line in (tmp_path / "seen.log").read_text().splitlines()]
+    seen = {(line[1].split()[1], line[2].split()[0]) for line in lines}
+    assert ("/v1/fleet/activate-node", "200") in seen
+    assert {code for path, code in seen if not path.startswith("/v1/fleet/")} == {"403"}
 
 
 def reply(model: dict[str, Any], node: int, extra: str = "") -> Any:

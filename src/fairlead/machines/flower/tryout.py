@@ -27,6 +27,7 @@ from fairlead.runs.files import read_json, read_table
 
 HOST = "127.0.0.1"
 START_SECONDS = 90.0
+FLWR_SECONDS = 120.0
 SAY_SECONDS = 10.0
 
 
@@ -136,7 +137,11 @@ class Tryout:
 
     def flwr(self, *words: str) -> str:
         """A `flwr` command; its output."""
-        done = subprocess.run([_bin() / "flwr", *words], env=self._env(), capture_output=True, text=True, timeout=120)
+        command = [_bin() / "flwr", *words]
+        try:
+            done = subprocess.run(command, env=self._env(), capture_output=True, text=True, timeout=FLWR_SECONDS)
+        except subprocess.TimeoutExpired as error:
+            raise EngineError(f"flwr {words[0]} took more than {FLWR_SECONDS:g} seconds; see {self.home}") from error
         if done.returncode != 0:
             raise EngineError(f"flwr {words[0]} failed: {(done.stderr + done.stdout).strip()}")
         return done.stdout
