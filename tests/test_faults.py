@@ -14,7 +14,7 @@ from fairlead.attacks import ATTACKS, Attack, attacked, poisoned
 from fairlead.catalogue import COVERED, parse
 from fairlead.clients import InProcess, engine
 from fairlead.clients.exchange import NOT_FINITE
-from fairlead.core import Cohort, Federation, InputError, Layout, Named, Plan, Split, Task
+from fairlead.core import Cohort, DivergedError, Federation, InputError, Layout, Named, Plan, Split, Task
 from fairlead.core.faults import Faults
 from fairlead.core.training import Training
 from fairlead.functional.privacy import epsilon
@@ -252,3 +252,9 @@ def test_the_privacy_budget_is_what_the_accountant_says() -> None:
     assert 4.0 < one < 5.6  # Gaussian mechanism: 4.38 exactly, a little more by Rényi accounting
     assert epsilon(1.0, 40, 12, 12, 1e-5) > 5 * one
     assert epsilon(2.0, 100, 1000, 10, 1e-5) < epsilon(2.0, 100, 1000, 100, 1e-5)
+
+
+@pytest.mark.parametrize(("stage", "option"), [("fedadam", {"tau": 1e-308}), ("scaled", {"factor": 1e308})])
+def test_a_server_whose_last_step_overflows_is_one_sentence(stage: str, option: dict[str, float]) -> None:
+    with pytest.raises(DivergedError, match="no client's model has a finite loss"):
+        fairlead.compare([f"fedavg+{stage}"], set={stage: option}, **SMALL | {"rounds": 1, "evaluate_every": 1})

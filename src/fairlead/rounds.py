@@ -185,6 +185,12 @@ class Loop:
         """
         pairs = scored(self.plan, self.layout.size, message, self.splits)
         answers = [self.clients.score(self.seen, round, message)]
+        losses = answers[0].rows.get("loss")
+        if losses is not None and len(losses) and not losses.isfinite().any():
+            raise DivergedError(
+                f"round {round}: no client's model has a finite loss; try a smaller lr, or other options of the "
+                "method and its stages"
+            )
         if len(self.newcomers):
             answers.append(self.clients.newcomers(self.newcomers, round, self.welcome(round, server, message)))
         found: dict[str, Tensor] = {}
