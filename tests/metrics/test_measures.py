@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from sklearn import metrics as sk
 
 from fairlead.core.errors import InputError
-from fairlead.metrics import METRICS, default_metric, metric
+from fairlead.metrics import METRICS, OwnerPairs, PairedRun, default_metric, judge, metric
 from fairlead.metrics.measures import Metric, RowScores, _leave_out, probabilities
 
 
@@ -156,5 +156,17 @@ def test_ranks_are_compared_within_a_fold_only() -> None:
     assert metric("auroc").over_folds(y, outputs, folds).rows.mean() == pytest.approx(1)
     assert metric("auroc")(y, outputs, folds).value == pytest.approx(1)
     assert metric("accuracy").over_folds(y, outputs, folds).rows.mean() == metric("accuracy")(y, outputs).value
-    one_each = metric("auroc").over_folds(y[:2], outputs[:2], np.array([0, 1]))  # no fold has both classes
-    assert one_each.rows.mean() == pytest.approx(metric("auroc")(y[:2], outputs[:2]).value)
+    one_each = metric("auroc")(y[:2], outputs[:2], np.array([0, 1]))  # no fold has both classes
+    assert np.isnan(one_each.value)
+    assert one_each.why.startswith("no fold has enough of its rows to rank: AUROC needs test rows of two classes")
+    assert metric("accuracy")(y[:2], outputs[:2], np.array([0, 1])).value == 1
+
+
+def test_an_owner_whose_folds_have_a_row_each_is_not_judged_by_ranks() -> None:
+    """The most common answer of the other rows would have an AUROC of 0: each row left out moves it away from it."""
+    y, shares = np.array([0, 1, 1]), np.array([1.0, 0.5, 0.5])  # of class 1 among the other rows
+    outputs = np.stack([1 - shares, shares], 1)
+    runs = [PairedRun([k], y[[k]], outputs[[k]], outputs[[k]], fold=k) for k in range(3)]
+    (verdict,) = judge([OwnerPairs("tiny", runs)], metric("auroc"))
+    assert (verdict.gain, verdict.method_score, verdict.verdict) == (None, None, "too few rows to tell")
+    assert verdict.why.startswith("Not judged: no fold has enough of its rows to rank")

@@ -164,7 +164,7 @@ def measured(y: Tensor, outputs: Tensor, alone: Tensor, parts: Tensor, metric: M
     truth, a, b, part = (on_host(x).numpy() for x in (y, outputs, alone, parts))
     if metric.target == "quantity":
         truth, a, b = truth.reshape(len(truth)), a.reshape(len(a)), b.reshape(len(b))
-    if len(truth) < 2 or metric.check(truth, a.astype(np.float64)):
+    if len(truth) < 2 or metric.check(truth, a.astype(np.float64), part):
         return NOTHING
     ours, theirs = (metric.over_folds(truth, x.astype(np.float64), part) for x in (a, b))
     difference = (ours.rows - theirs.rows) * (1 if metric.higher else -1)

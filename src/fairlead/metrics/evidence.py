@@ -180,7 +180,7 @@ def _with_interval(e: Evidence, adjusted: float, raw: float, error: float, count
 
 # The variance of a run's mean difference from training luck, as a share of the variance of a row's difference within
 # the run. Before anything is seen: median 0.004, 95% between 0.0002 and 0.1. Twins of LOCAL on seven data sets had
-# 0.0007 to 0.1, see docs/verdict.md.
+# 0.0007 to 0.1, so that a narrower guess would be wrong for some of them.
 MEDIAN, SPREAD = 0.004, 1.6
 SHARES = np.exp(np.linspace(math.log(1e-6), math.log(1.0), 57))
 OWNERS_DIFFER = np.array([0.4, 1.0])  # standard deviations of the logarithm from owner to owner

@@ -72,14 +72,15 @@ class Metric:
     def __call__(self, y: ArrayLike, outputs: ArrayLike, folds: ArrayLike | None = None) -> Score:
         """The measure on these rows; `folds` says which fold's model answered for each, if there were several."""
         targets, given = np.asarray(y), np.asarray(outputs, dtype=np.float64)
-        why = self.check(targets, given)
+        parts = None if folds is None else np.asarray(folds)
+        why = self.check(targets, given, parts)
         if why:
             return Score(float("nan"), why)
-        if folds is not None and self.ranks:
-            return Score(float(self.over_folds(targets, given, np.asarray(folds)).rows.mean()))
+        if parts is not None and self.ranks:
+            return Score(float(self.over_folds(targets, given, parts).rows.mean()))
         return Score(float(self.score(targets, given)))
 
-    def check(self, y: NDArray[np.generic], outputs: Floats) -> str:
+    def check(self, y: NDArray[np.generic], outputs: Floats, folds: NDArray[np.int64] | None = None) -> str:
         """Why there is no value, or ""; raises `InputError` for shapes that do not fit together."""
         wide, several = self.target in ("classes", "labels"), self.target in ("labels", "survival")
         require(
@@ -90,7 +91,12 @@ class Metric:
             return "no test rows"
         if not np.isfinite(outputs).all():
             return "the model's outputs are not all finite numbers"
-        return self.undefined(y)
+        why = self.undefined(y)
+        if why or folds is None or not self.ranks:
+            return why
+        each = [self.undefined(y[folds == f]) for f in np.unique(folds)]
+        # Ranked across folds, the same answer for every row would have an AUROC of 0: leaving a row out moves it away.
+        return f"no fold has enough of its rows to rank: {each[0]}" if all(each) else ""
 
     def row_scores(self, y: NDArray[np.generic], outputs: Floats) -> RowScores:
         """One number per row whose mean is the measure; for targets for which it is defined."""
@@ -100,12 +106,12 @@ class Metric:
         """The same for rows that the models of several folds have tested.
 
         A measure of ranks is computed within each fold and averaged by the number of rows that decide; scores of
-        different models are not on one scale. Other measures are computed on all rows together.
+        different models are not on one scale. Other measures are computed on all rows together. For targets for which
+        it is defined.
         """
         if not self.ranks or len(np.unique(folds)) < 2:
             return self.row_scores(y, outputs)
-        inside = [folds == f for f in np.unique(folds)]
-        inside = [i for i in inside if not self.undefined(y[i])] or [np.ones(len(y), dtype=bool)]
+        inside = [i for i in (folds == f for f in np.unique(folds)) if not self.undefined(y[i])]
         parts = [self.row_scores(y[i], outputs[i]) for i in inside]
         deciding = np.array([i.sum() / p.weight for i, p in zip(inside, parts, strict=True)])
         rows = np.zeros(len(y))

@@ -163,7 +163,7 @@ def _table(pairs: OwnerPairs, metric: Metric) -> _Table | str:
             f"judge: the test rows of {pairs.owner} differ between repeats; an owner's rows must be the same in all",
         )
         ids, y, method, control, fold = whole
-        why = metric.check(y, method) or metric.check(y, control)
+        why = metric.check(y, method, fold) or metric.check(y, control, fold)
         if why:
             return why
         parts = [metric.over_folds(y, outputs, fold) for outputs in (method, control, _constant(y, control))]
