@@ -44,7 +44,8 @@ def main() -> None:
     flags += ("--disable-background-networking", "--disable-component-update", "--disable-sync")
     with tempfile.TemporaryDirectory() as profile:
         asked = (f"--user-data-dir={profile}", f"--window-size={SIZE}", f"--screenshot={PICTURE}")
-        subprocess.run([browser, *flags, *asked, (RUN / "report.html").as_uri()], check=True)
+        page = (RUN / "report.html").as_uri()
+        subprocess.run([browser, *flags, *asked, page], check=True, stderr=subprocess.DEVNULL)
 
 
 if __name__ == "__main__":
