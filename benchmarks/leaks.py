@@ -71,7 +71,7 @@ class Data:
 
     def held_out(self, y: Tensor, count: int, k: int) -> Tensor:
         """Public images of the classes that a client has."""
-        mine = torch.isin(self.public_y, y.unique()).nonzero()[:, 0]
+        mine = torch.isin(self.public_y, torch.tensor(sorted(set(y.tolist())))).nonzero()[:, 0]
         return mine[torch.randperm(len(mine), generator=torch.Generator().manual_seed(k))[:count]]
 
 
@@ -147,9 +147,9 @@ def greeting(data: Data, pictures: Pictures) -> None:
         row("FEDORA's greeting: mean image", size, found[0], guess, found[1], cost)
     clients = [data.client(k, 100, kinds=2) for k in range(CLIENTS)]
     shares = torch.stack([y.bincount(minlength=10) / len(y) for _, y in clients])
-    released = [{"fedora": {"variant": "released"} | extra} for extra in ({}, {"noise": NOISE})]
     hits = []
-    for options in released:
+    for noise in (0.0, NOISE):
+        options = {"fedora": {"variant": "released", "noise": noise}}
         vectors = sent(data, "fedora", clients, training, "logistic", options)[3]["subspace"][:, -10:, 0].abs()
         hits.append(
             [
@@ -182,7 +182,7 @@ def update(data: Data, pictures: Pictures) -> None:
     draw = torch.Generator().manual_seed(1)
     for what, size, training in cases:
         clients = [data.client(k, size) for k in range(CLIENTS)]
-        attack, safe, guess = [], [], []
+        attack, safe, guess = list[float](), list[float](), list[float]()
         first: dict[str, Tensor] = {}
         for name, values in (("fedavg", attack), ("fedavg+dp-sgd", safe)):
             _, layout, _, _, replies = sent(
@@ -251,7 +251,8 @@ def inversion(data: Data, pictures: Pictures, clients: int = 4) -> None:
                 g = torch.cat(
                     [g.flatten() for g in torch.autograd.grad(loss, list(tensors.values()), create_graph=True)]
                 )
-                return 1 - g @ target / (g.norm() * target.norm())
+                apart: Tensor = 1 - g @ target / (g.norm() * target.norm())
+                return apart
 
             start = torch.rand(x.shape, generator=torch.Generator().manual_seed(k))
             made = descend_pictures(apart, start, 200, smooth=0.02)
@@ -298,12 +299,11 @@ def prototypes(data: Data, pictures: Pictures) -> None:
                 body = layout.write(rows[0], module).eval().body
                 z = replies["prototypes"][k, k]
                 public = data.public[data.public_y == k].mean(0, keepdim=True)
-                made = descend_pictures(
-                    lambda x, body=body, z=z: (body(x)[0] - z).square().mean() / z.square().mean().clamp(min=1e-6),
-                    public,
-                    300,
-                    smooth=0.05,
-                )  # type: ignore[misc]
+
+                def off(x: Tensor, body: nn.Module = body, z: Tensor = z) -> Tensor:
+                    return (body(x)[0] - z).square().mean() / z.square().mean().clamp(min=1e-6)
+
+                made = descend_pictures(off, public, 300, smooth=0.05)
                 found[least].append(max(like(made, one) for one in images))
                 shown[least].append(made[0])
         guess = [
@@ -330,7 +330,7 @@ def tables() -> None:
     scenario = Scenario(data="heart-disease", split="column", column="hospital", clients=None)
     source = scenario.load(None)
     values = source.raw.numpy()
-    errors, hidden = [], []
+    errors, hidden = list[float](), list[float]()
     rows = list(range(60))
     for gone in range(CLIENTS):
         for scaling, into in (("shared", errors), ("own", hidden)):

@@ -121,7 +121,7 @@ def decided_in_one_place(study: Study, data: Path, name: str, seed: int) -> list
     how = study.decision(name)
     assert how is not None
     parts = [replace(part, validation=whole.validation) for part in in_parts(whole, how.parts, 0)]
-    said = []
+    said: list[list[Any]] = []
     for voice in how.voices:
         said.append([])
         for part in parts:

@@ -188,8 +188,15 @@ class Pool:
             if not hasattr(self._local, "network"):
                 self._local.network = FastNetwork(self._module, self._layout)
             mine = ids[chunk].tolist()
-            drawn = {"round": round, "seed": self._seed, "secret": self._secret}
-            task = Task(self._local.network, self._federation, mine, self._training, **drawn)
+            task = Task(
+                self._local.network,
+                self._federation,
+                mine,
+                self._training,
+                round=round,
+                seed=self._seed,
+                secret=self._secret,
+            )
             try:
                 with torch.no_grad():
                     device = self._layout.device

@@ -22,8 +22,10 @@ from fairlead.core import Method, Named, Task, require
 from fairlead.core.private import privately
 
 # Methods whose clients send nothing but what steps of local training made.
-WORKS_WITH = ("fedavg", "fedprox", "scaffold", "fedrep", "ditto", "lg-fedavg", "fedper", "fedres", "fedamp", "fedu")
-WORKS_WITH += ("fesem", "fedbabu", "knnper", "cfl")
+WORKS_WITH = (
+    *("fedavg", "fedprox", "scaffold", "fedrep", "ditto", "lg-fedavg", "fedper", "fedres", "fedamp", "fedu"),
+    *("fesem", "fedbabu", "knnper", "cfl"),
+)
 
 
 def dp_sgd(method: Method, *, bound: float = 1.0, noise: float = 1.0) -> Method:
