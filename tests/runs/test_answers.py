@@ -371,7 +371,7 @@ WRONG: dict[str, tuple[Callable[[], object], str]] = {
         "engine must be of type Engine, got",
     ),
     "a dataset to train": (
-        lambda: next(fairlead.federate(FEDAVG, DATASET, nn.Linear(2, 2), fairlead.Plan())),
+        lambda: next(fairlead.federate(FEDAVG, DATASET, nn.Linear(2, 2), fairlead.Plan(rounds=1))),
         "clients must",
     ),
     "rounds for a plan": (
