@@ -242,7 +242,7 @@ def _way(summary: Summary, row: Row, heads: list[str], kept: list[int], names: l
     told: dict[str, Any] = {heads[i]: row.cells[i] for i in kept}
     if "Lowest owner" in told and least is not None:
         text = row.cells[heads.index("Lowest owner")]
-        told["Lowest owner"] = parts.cell(f"{text} {least}", value=text, csv=text, label="Lowest owner")
+        told["Lowest owner"] = parts.cell(f"{text} ({least})", value=text, csv=text, label="Lowest owner")
     cells = [told[name] if name in told else _tally(way, name) for name in names]
     return parts.line(cells, "bar" if row.bar else "", labels=["", *names[1:]])
 
