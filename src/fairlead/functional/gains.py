@@ -33,7 +33,7 @@ def common_gain(gain: Tensor, variance: Tensor, scale: float) -> CommonGain:
     >>> alike = common_gain(torch.tensor([0.1, 0.1, 0.1, 0.1]), torch.full((4,), 1e-4), 0.05)
     >>> apart = common_gain(torch.tensor([0.5, -0.5, 0.3, -0.3]), torch.full((4,), 1e-4), 0.05)
     >>> [round(float(c.tau @ c.share), 2) for c in (alike, apart)]
-    [0.01, 0.52]
+    [0.01, 0.5]
     """
     gain, variance = gain.double(), variance.double()
     told = variance < FAR / 2
@@ -61,7 +61,7 @@ def chance_positive(gain: Tensor, variance: Tensor, common: CommonGain, luck: Te
     `luck` is the variance of a gain from one training to the next, (C,), or (C, Q): values that are equally likely.
 
     >>> nothing = common_gain(torch.zeros(5), torch.full((5,), 1e-4), 0.05)
-    >>> chance_positive(torch.zeros(1), torch.full((1,), 1e-4), nothing, torch.zeros(1))[0].item()
+    >>> chance_positive(torch.zeros(1), torch.full((1,), 1e-4), nothing, torch.zeros(1))[0].round(decimals=6).item()
     0.5
     """
     d, v = (x.double()[:, None] for x in (gain, variance))  # (C, 1)
