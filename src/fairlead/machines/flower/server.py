@@ -97,11 +97,14 @@ class Mail:
         try:
             name = str(json.loads(answer)["site"])
         except (ValueError, KeyError, TypeError):
-            return self.leave(node, "does not say who it is")
+            self.leave(node, "does not say who it is")
+            return None
         if name not in self._study.sites:
-            return self.leave(node, f"says that it is {name[:64]}, which is none of the study's sites")
+            self.leave(node, f"says that it is {name[:64]}, which is none of the study's sites")
+            return None
         if self._pins.setdefault(name, node) != node and self._pinned is not None:
-            return self.leave(node, f"says that it is {name}, which is node {self._pins[name]}")
+            self.leave(node, f"says that it is {name}, which is node {self._pins[name]}")
+            return None
         site = self._study.sites.index(name)
         if self._pinned is not None:
             write_json(self._pinned, self._pins)

@@ -137,7 +137,7 @@ class Tryout:
 
     def flwr(self, *words: str) -> str:
         """A `flwr` command; its output."""
-        command = [_bin() / "flwr", *words]
+        command = [str(_bin() / "flwr"), *words]
         try:
             done = subprocess.run(command, env=self._env(), capture_output=True, text=True, timeout=FLWR_SECONDS)
         except subprocess.TimeoutExpired as error:
