@@ -1,5 +1,6 @@
 """FEDORA: closed forms of the tie and the propagation, its limits, and clients that join late."""
 
+import pytest
 import torch
 from helpers import Point, quadratic, run, training
 from torch import Tensor
@@ -7,7 +8,7 @@ from torch import Tensor
 from fairlead.core import Cohort, FastNetwork, Federation, Layout, Split, Task
 from fairlead.functional import spread_matrix, subspace_similarity
 from fairlead.methods import fedora, local
-from fairlead.methods.fedora import nearest_only, summed_loss
+from fairlead.methods.fedora import leading, nearest_only, summed_loss
 from fairlead.servers import mean
 
 CENTRES = [[0.0, 0.0], [1.0, 0.0], [4.0, 2.0]]
@@ -123,3 +124,14 @@ def test_who_never_took_part_pollutes_nobody_and_hears_its_neighbours() -> None:
     assert bool((sent["theta"] <= 1).all())
     torch.testing.assert_close(sent["theta"][2], sent["theta"][1])  # its only neighbour: client 0 is orthogonal
     assert torch.equal(method.newcomer({}, {"theta": sent["theta"][2:]}, None), sent["theta"][2:])
+
+
+def test_with_noise_one_input_is_hidden_and_many_alike_are_seen() -> None:
+    x = torch.zeros(400, 30)
+    x[:, 0] = 5.0  # counts with length 1
+    one, many, plain = (leading(rows, 1, noise, key=3)[:, 0] for rows, noise in ((x[:1], 2.0), (x, 2.0), (x, 0.0)))
+    assert float(plain[0].abs()) == pytest.approx(1.0)
+    assert float(many[0].abs()) > 0.95, "400 against noise of about 2 * 2 * sqrt(30)"
+    assert float(one[0].abs()) < 0.7
+    assert float(many.norm()) == pytest.approx(1.0, abs=1e-5)
+    assert not torch.equal(many, leading(x, 1, 2.0, key=4)[:, 0])

@@ -9,10 +9,13 @@ from helpers import CLASSES, Sum, blobs, cohorts, net, run
 from scipy.optimize import minimize
 from torch import Tensor
 
-from fairlead.core import BodyAndHead, Cohort, FastNetwork, Federation, InputError, Layout, Task
+from fairlead.clients import InProcess, engine
+from fairlead.clients.exchange import wrapped
+from fairlead.core import BodyAndHead, Cohort, FastNetwork, Federation, InputError, Layout, Plan, Split, Task, Training
 from fairlead.core.features import class_sums, features
 from fairlead.methods import fedpac, fedrep
 from fairlead.methods.fedpac import collaboration, combine, divided
+from fairlead.models import build
 
 FEDERATION = blobs()
 
@@ -153,3 +156,23 @@ def test_what_cannot_work_is_refused() -> None:
             fedpac(**keywords)
     with pytest.raises(InputError, match=r"must be nn\.Linear, got Point"):
         divided(Sum([0.0], [0.0]))
+
+
+def test_of_a_class_with_few_samples_nothing_is_told() -> None:
+    x, y = torch.randn(9, 4), torch.tensor([0, 0, 0, 0, 1, 1, 1, 1, 2])
+    split = Split(x, y, torch.tensor([0, 9]))
+    federation = Federation(split, split, split, ("a", "b", "c"))
+    told = []
+    for least in (1, 2):
+        method = fedpac(least=least)
+        module = wrapped(method, build("wide", (4,), 3, 0), 0)
+        layout = Layout(module)
+        with InProcess(federation, Training(batch_size=4), engine("loop")) as clients:
+            clients.start(method, module, Plan(rounds=1))
+            told.append(clients.train(torch.arange(1), 1, method.init(layout.read(module), layout)[1]).rows)
+    assert told[0]["counts"].tolist() == [[4.0, 4.0, 1.0]]
+    assert told[1]["counts"].tolist() == [[4.0, 4.0, 0.0]]
+    for name in ("prototypes", "means"):
+        assert torch.equal(told[0][name][:, :2], told[1][name][:, :2])
+        assert told[0][name][:, 2].abs().sum() > 0
+        assert not told[1][name][:, 2].any()
