@@ -149,8 +149,8 @@ def greeting(data: Data, pictures: Pictures) -> None:
     shares = torch.stack([y.bincount(minlength=10) / len(y) for _, y in clients])
     hits = []
     for noise in (0.0, NOISE):
-        options = {"fedora": {"variant": "released", "noise": noise}}
-        vectors = sent(data, "fedora", clients, training, "logistic", options)[3]["subspace"][:, -10:, 0].abs()
+        asked: dict[str, dict[str, Any]] = {"fedora": {"variant": "released", "noise": noise}}
+        vectors = sent(data, "fedora", clients, training, "logistic", asked)[3]["subspace"][:, -10:, 0].abs()
         hits.append(
             [
                 float(len(set(v.topk(2).indices.tolist()) & set(s.topk(2).indices.tolist())) / 2)
@@ -300,8 +300,9 @@ def prototypes(data: Data, pictures: Pictures) -> None:
                 z = replies["prototypes"][k, k]
                 public = data.public[data.public_y == k].mean(0, keepdim=True)
 
-                def off(x: Tensor, body: nn.Module = body, z: Tensor = z) -> Tensor:
-                    return (body(x)[0] - z).square().mean() / z.square().mean().clamp(min=1e-6)
+                def off(x: Tensor, body: Any = body, z: Tensor = z) -> Tensor:
+                    error: Tensor = (body(x)[0] - z).square().mean() / z.square().mean().clamp(min=1e-6)
+                    return error
 
                 made = descend_pictures(off, public, 300, smooth=0.05)
                 found[least].append(max(like(made, one) for one in images))
