@@ -276,7 +276,7 @@ def train_all(data: str, rounds: int, seed: int, data_dir: str | None) -> Result
     def silent(model: str) -> Callable[[nn.Module], nn.Module]:
         return lambda _: silenced(build(model, (1, 28, 28), 10, seed))
 
-    alone, values = accuracy(local()), {}
+    alone, values = accuracy(local()), dict[str, float]()
     for model in LOCAL_MODELS.values():
         ours = accuracy(fedres(local=silent(model)))
         found = {"local": alone.mean(), "fedres": ours.mean()}
