@@ -17,10 +17,10 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from http.client import HTTPSConnection
+from http.client import HTTPConnection, HTTPSConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -234,11 +234,15 @@ def nginx(folder: Path, keys: Path, behind: int) -> Iterator[int]:
     rule = rule.replace("127.0.0.1:8444", f"127.0.0.1:{front}").replace("127.0.0.1:8443", f"127.0.0.1:{behind}")
     spool = "".join(f"{kind}_temp_path {folder};" for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi"))
     conf = f"events {{}} http {{ access_log {folder}/seen.log; {spool} {rule.replace('keys/', f'{keys}/')} }}"
-    (folder / "nginx.conf").write_text(f"daemon off; pid {folder}/pid; error_log {folder}/errors.log; {conf}")
+    (folder / "nginx.conf").write_text(
+        f"daemon off; user root; pid {folder}/pid; error_log {folder}/errors.log; {conf}"
+    )
     with subprocess.Popen([NGINX, "-c", str(folder / "nginx.conf")], stderr=subprocess.DEVNULL) as running:
-        until(lambda: (folder / "pid").exists())
-        yield front
-        running.terminate()
+        try:
+            until(lambda: (folder / "pid").exists())
+            yield front
+        finally:
+            running.terminate()
 
 
 class Behind(BaseHTTPRequestHandler):
@@ -279,20 +283,52 @@ def test_the_proxy_rule_of_the_page_lets_fleet_paths_through_and_nothing_else(tm
     server.server_close()
 
 
-def test_through_nginx_a_site_comes_and_its_machine_cannot_control_anything(data: Path, tmp_path: Path) -> None:
+class FleetOnly(BaseHTTPRequestHandler):
+    """The same rule without nginx, before a real SuperLink: what nodes ask for passes, all else is refused."""
+
+    port = 0
+    refused: ClassVar[list[str]] = []
+
+    def do_POST(self) -> None:
+        if not self.path.startswith("/v1/fleet/"):
+            self.refused.append(self.path)
+            self.send_error(403)
+            return
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        onward = HTTPConnection("127.0.0.1", self.port, timeout=60)
+        onward.request("POST", self.path, body, {k: v for k, v in self.headers.items() if k.lower() != "host"})
+        answer = onward.getresponse()
+        content = answer.read()
+        onward.close()
+        self.send_response(answer.status)
+        for name, value in answer.getheaders():
+            if name.lower() not in ("content-length", "transfer-encoding", "connection"):
+                self.send_header(name, value)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+def test_through_a_proxy_sites_reach_the_fleet_paths_alone(data: Path, tmp_path: Path) -> None:
     site = sorted(p.stem for p in data.glob("*.csv"))[0]
-    with Tryout(tmp_path / "out", insecure=False) as tried, nginx(tmp_path, tried.home, own := tried.port) as front:
-        tried.port = front
+    with Tryout(tmp_path / "out", insecure=True) as tried:
+        own, FleetOnly.port = tried.port, tried.port
+        proxy = ThreadingHTTPServer(("127.0.0.1", 0), FleetOnly)
+        threading.Thread(target=proxy.serve_forever, daemon=True).start()
+        tried.port = proxy.server_port
         tried.add(site, data / f"{site}.csv")
         until(lambda: "online" in tried.flwr("supernode", "list", "here", "--format", "json").lower())
         config = tried.home / "config.toml"
-        config.write_text(config.read_text().replace(f":{own}", f":{front}"))
+        config.write_text(config.read_text().replace(f":{own}", f":{proxy.server_port}"))
         with pytest.raises(EngineError, match="flwr ls failed"):
             tried.flwr("ls", "here")
-    lines = [line.split('"') for line in (tmp_path / "seen.log").read_text().splitlines()]
-    seen = {(line[1].split()[1], line[2].split()[0]) for line in lines}
-    assert ("/v1/fleet/activate-node", "200") in seen
-    assert {code for path, code in seen if not path.startswith("/v1/fleet/")} == {"403"}
+        assert FleetOnly.refused
+        assert all(path.startswith("/v1/control/") for path in FleetOnly.refused)
+        proxy.shutdown()
+        proxy.server_close()
 
 
 def reply(model: dict[str, Any], node: int, extra: str = "") -> Any:
