@@ -54,7 +54,7 @@ def test_it_says_how_far_training_is_and_shows_no_test_score(going: Path) -> Non
 def test_a_last_training_on_all_rows_has_no_validation_loss(going: Path) -> None:
     run = going / "runs" / "all" / "local-seed0"
     experiment = {"name": "custom", "rounds": 12, "scenario": {"data": "patients.csv"}}
-    records = {"round": [4] * 3, "client": [0, 1, 2], "split": ["test"] * 3, "model": ["personal"] * 3}
+    records: dict[str, Any] = {"round": [4] * 3, "client": [0, 1, 2], "split": ["test"] * 3, "model": ["personal"] * 3}
     append_part(run / "records.parquet", 4, records | {"accuracy": [0.5] * 3, "loss": [0.7] * 3, "n": [9] * 3})
     append_part(run / "rounds.parquet", 4, {"round": [4], "seconds": [0.5]})
     (run / "settings.json").write_text(json.dumps({"method": "local", "seed": 0, "experiment": experiment}))
