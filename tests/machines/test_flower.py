@@ -16,7 +16,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from http.client import HTTPConnection, HTTPSConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -270,13 +270,13 @@ def test_the_proxy_rule_of_the_page_lets_fleet_paths_through_and_nothing_else(tm
         trusted = ssl.create_default_context(cafile=str(tmp_path / "keys" / "ca.pem"))
 
         def answered(path: str, size: int = 10) -> tuple[int, bytes]:
-            asking = HTTPSConnection("127.0.0.1", front, context=trusted, timeout=60)
-            asking.request("POST", path, b"x" * size)
-            answer = asking.getresponse()
-            return answer.status, answer.read()
+            with closing(HTTPSConnection("127.0.0.1", front, context=trusted, timeout=60)) as asking:
+                asking.request("POST", path, b"x" * size)
+                answer = asking.getresponse()
+                return answer.status, answer.read()
 
         assert answered("/v1/fleet/push-object", 3_000_000) == (200, b"3000000")  # an update of more than 1 MB
-        for path in ("control/start-run", "runtime/pull-task-input", "fleet/../control/start-run", "fleet"):
+        for path in ("control/start-run", "runtime/pull-task-input", "fleet/../control/start-run"):
             assert answered(f"/v1/{path}")[0] == 403
         assert answered("/v1/fleet/%2e%2e/control/start-run")[0] == 403
     server.shutdown()
