@@ -8,7 +8,10 @@
 False
 """
 
-from fairlead.core.surroundings import unchanged
+import warnings
+
+with warnings.catch_warnings():  # torch and numpy come with it, and set filters
+    from fairlead.core.surroundings import unchanged
 
 with unchanged():
     from fairlead import functional

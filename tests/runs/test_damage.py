@@ -210,6 +210,11 @@ def test_a_checkpoint_is_read_back_as_it_was_written(unfinished: Path) -> None:
     assert files.read_facts(path)["format"] == files.FORMAT
 
 
+def test_importing_fairlead_first_leaves_warning_filters_as_they_were() -> None:
+    program = "import warnings; before = list(warnings.filters); import fairlead; assert warnings.filters == before"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
 def test_importing_and_comparing_leave_the_process_as_it_was(tmp_path: Path) -> None:
     program = (
         "import os, random, warnings, numpy, torch\n"
