@@ -114,6 +114,7 @@ class Loop:
     sizes: Tensor  # (N,) train samples
     validation: Tensor  # (N,) validation samples
     splits: tuple[SplitName, ...]  # on which models are scored
+    scorable: bool  # whether clients have samples there; after a last training on all rows they have none
     seen: Tensor  # clients that take part, ascending
     newcomers: Tensor  # clients held out
 
@@ -128,7 +129,8 @@ class Loop:
         splits = scored_splits(plan, validated)
         seen, newcomers = held_out(plan.unseen, clients.count, plan.seed)
         sizes, validation = greeting.samples["train"], greeting.samples["validation"]
-        return Loop(method, server, clients, plan, layout, sizes, validation, splits, seen, newcomers)
+        scorable = any(bool(greeting.samples[split][seen].any()) for split in splits)
+        return Loop(method, server, clients, plan, layout, sizes, validation, splits, scorable, seen, newcomers)
 
     def begin(self, params: Tensor, greetings: Named) -> Snapshot:
         """The snapshot before the first round."""
@@ -186,7 +188,7 @@ class Loop:
         pairs = scored(self.plan, self.layout.size, message, self.splits)
         answers = [self.clients.score(self.seen, round, message)]
         losses = answers[0].rows.get("loss")
-        if losses is not None and len(losses) and not losses.isfinite().any():
+        if self.scorable and losses is not None and len(losses) and not losses.isfinite().any():
             raise DivergedError(
                 f"round {round}: no client's model has a finite loss; try a smaller lr, or other options of the "
                 "method and its stages"
