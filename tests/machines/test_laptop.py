@@ -56,7 +56,7 @@ def test_every_command_of_the_page_works(tmp_path: Path) -> None:
             env={**os.environ, **quiet, "PATH": path},
             stdout=said,
             stderr=said,
-            timeout=900,
+            timeout=1800,
             check=False,
         )
     text = (tmp_path / "said.txt").read_text(errors="replace")
