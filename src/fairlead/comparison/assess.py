@@ -15,15 +15,18 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
+from filelock import FileLock
 from torch import Tensor
 
 from fairlead.catalogue import Entry, decision
@@ -31,10 +34,13 @@ from fairlead.clients import Engine
 from fairlead.comparison.decisions import Voice, deploy, heard, in_parts, read_decision
 from fairlead.comparison.findings import LEVEL, Answers, Array, Finding, Findings, Way, mean
 from fairlead.comparison.remarks import remarks
-from fairlead.comparison.yardsticks import Yardstick, pooled, yardsticks
+from fairlead.comparison.yardsticks import VERSION, Yardstick, packed, pooled, unpacked, yardsticks
 from fairlead.core import Federation, NeedsValidationError, Split
+from fairlead.core.files import private_folder
 from fairlead.effort import Choice, Curve, Effort, search
+from fairlead.methods import Decision
 from fairlead.metrics import Metric, OwnerVerdict
+from fairlead.runs.files import read_tensors, write_tensors
 from fairlead.runs.identity import digest, versions
 from fairlead.runs.material import Factory, Material
 from fairlead.runs.records import rows_of
@@ -69,15 +75,17 @@ class Bench:
     _materials: dict[int, Material] = field(default_factory=dict, repr=False)  # by the id of their federation
     _parts: dict[tuple[int, int, bool], list[Federation]] = field(default_factory=dict, repr=False)
 
+    def material(self, federation: Federation) -> Material:
+        """What all runs on these rows share; a federation is looked at once, however many runs it is for."""
+        return self._materials.setdefault(id(federation), Material(self.experiment, federation, self.factory))
+
     def job(self, place: str, name: str, federation: Federation, seed: int) -> Job:
         """A run of the method, its step size and rounds still open."""
-        # A federation is looked at once, however many runs it is for.
-        material = self._materials.setdefault(id(federation), Material(self.experiment, federation, self.factory))
         asked = self.experiment.alone() if name == "local" else self.experiment
         # How a run was found is no part of it: with more effort, or in another comparison, it is the same run.
         e = dataclasses.replace(asked, effort=None, folds=None, metric=None)
         folder = self.folder / "runs" / place / name
-        return material.job(Run(folder, name, self.entries[name], e, seed), self.engine)
+        return self.material(federation).job(Run(folder, name, self.entries[name], e, seed), self.engine)
 
     def parts(self, fold: Fold, count: int, validated: bool) -> list[Federation]:
         """The fold's rows without each of their parts, cut once for all methods; see `decisions.in_parts`."""
@@ -139,25 +147,31 @@ def weighed(bench: Bench, name: str, fold: Fold, done: Mapping[str, Trained], me
     """
     how = decision(name, bench.experiment.options)
     assert how is not None
-    place = f"fold{fold.number}"
-
-    def crossed(voice: str, first: int | None = None) -> list[Job]:
-        one, jobs = done[voice], []
-        for j, part in enumerate(bench.parts(fold, how.parts, not one.refitted)[:first]):
-            job = decided(bench.job(f"{place}/part{j}of{how.parts}", voice, part, bench.seed), one.choice)
-            result(job, None, bench.tell(voice, one.choice.round))
-            jobs.append(job)
-        return jobs
-
-    parts = {voice: crossed(voice, 1) for voice in how.voices}
-    kept = heard([Voice(v, done[v].final[0], parts[v]) for v in how.voices], how, metric)
-    parts |= {voice: crossed(voice) for voice in how.voices if voice in kept}
+    kept = _heard(bench, fold, how, done, metric)
+    parts = {
+        v: [without(bench, fold, v, done[v], j, how.parts) for j in range(how.parts if v in kept else 1)]
+        for v in how.voices
+    }
     last = done[how.voices[-1]]
     final = []
     for repeat in range(bench.effort.repeats):
         voices = [Voice(v, done[v].final[min(repeat, len(done[v].final) - 1)], parts[v]) for v in how.voices]
-        final.append(voted(bench, name, f"{place}/final{repeat}", fold.whole, voices, metric))
+        final.append(voted(bench, name, f"fold{fold.number}/final{repeat}", fold.whole, voices, metric))
     return Trained(last.choice, last.chosen_in, final, all(done[v].refitted for v in how.voices))
+
+
+def without(bench: Bench, fold: Fold, voice: str, one: Trained, j: int, count: int) -> Job:
+    """A method trained again without the j-th of so many parts of the rows, with what it had chosen."""
+    part = bench.parts(fold, count, not one.refitted)[j]
+    job = decided(bench.job(f"fold{fold.number}/part{j}of{count}", voice, part, bench.seed), one.choice)
+    result(job, None, bench.tell(voice, one.choice.round))
+    return job
+
+
+def _heard(bench: Bench, fold: Fold, how: Decision, done: Mapping[str, Trained], metric: Metric) -> Collection[str]:
+    """The voices that are worth further trainings, by those without the first part."""
+    first = {v: [without(bench, fold, v, done[v], 0, how.parts)] for v in how.voices}
+    return heard([Voice(v, done[v].final[0], first[v]) for v in how.voices], how, metric)
 
 
 def voted(bench: Bench, name: str, place: str, federation: Federation, voices: Sequence[Voice], metric: Metric) -> Job:
@@ -230,6 +244,20 @@ def decided(job: Job, choice: Choice) -> Job:
     return dataclasses.replace(job, folder=job.folder / f"lr{choice.lr:.3g}-rounds{choice.round}", experiment=e)
 
 
+def tools(bench: Bench, fold: Fold) -> list[Yardstick]:
+    """The yardsticks of a fold, from their file where it was made from the same rows by the same software."""
+    balance = bench.experiment.training.balance
+    rows = [bench.material(federation).data for federation in (fold.chooses, fold.whole)]
+    made = digest([rows, balance, VERSION, {name: version(name) for name in ("numpy", "scipy", "scikit-learn")}])
+    path = bench.folder / "runs" / f"fold{fold.number}" / "tools" / f"{made}.safetensors"
+    with FileLock(private_folder(path.parents[1] / "locks") / path.name):
+        if not path.exists():
+            tensors, facts = packed(yardsticks(fold.chooses, fold.whole, balance))
+            private_folder(path.parent)
+            write_tensors(path, tensors, **facts)
+    return unpacked(*read_tensors(path))
+
+
 class Assessment(NamedTuple):
     """All ways to train, ready to be judged, and the federated runs behind them."""
 
@@ -241,6 +269,42 @@ class Assessment(NamedTuple):
     )  # by method: a last run on all rows, to be used rather than judged
 
 
+def trainings(bench: Bench, name: str, folds: Sequence[Fold]) -> int:
+    """Final trainings of a method in a fold. Where one is all there is, LOCAL has another: its twin."""
+    lone = bench.effort.repeats == 1 and len(folds) == 1
+    return bench.effort.repeats + (name == "local" and lone)
+
+
+def pieces(bench: Bench, folds: Sequence[Fold], metric: Metric) -> dict[str, Callable[[], object]]:
+    """What an assessment is made of that needs nothing of the rest, by name: each leaves its files behind."""
+    found: dict[str, Callable[[], object]] = {}
+    for fold in folds:
+        for name in bench.entries:
+            if decision(name, bench.experiment.options) is None:
+                found[f"{fold.number}-{name}"] = partial(trained, bench, name, fold, trainings(bench, name, folds))
+        found[f"{fold.number}-tools"] = partial(tools, bench, fold)
+        found[f"{fold.number}-{POOLED}"] = partial(_pooled, bench, fold, metric)
+    return found
+
+
+def crossings(bench: Bench, folds: Sequence[Fold], metric: Metric) -> dict[str, Callable[[], object]]:
+    """The trainings that what is decided after training needs beside `pieces`, by name."""
+    found: dict[str, Callable[[], object]] = {}
+
+    def train(fold: Fold, how: Decision, voice: str, j: int) -> None:
+        done = {v: trained(bench, v, fold, trainings(bench, v, folds)) for v in how.voices}  # from their folders
+        if j == 0 or voice in _heard(bench, fold, how, done, metric):
+            without(bench, fold, voice, done[voice], j, how.parts)
+
+    hows = [how for name in bench.entries if (how := decision(name, bench.experiment.options)) is not None]
+    for fold in folds:
+        for how in hows:
+            for j in range(how.parts):
+                for voice in how.voices:
+                    found[f"{fold.number}-{voice}-{j}of{how.parts}"] = partial(train, fold, how, voice, j)
+    return found
+
+
 def assess(bench: Bench, folds: Sequence[Fold], metric: Metric) -> Assessment:
     """Train every method, LOCAL first, and what stands beside it, in every fold."""
     runs: dict[str, list[Trained]] = {name: [] for name in bench.entries}
@@ -248,13 +312,11 @@ def assess(bench: Bench, folds: Sequence[Fold], metric: Metric) -> Assessment:
     twins: list[Answers] = []
     company: dict[str, tuple[str, list[Answers]]] = {}
     shared: list[tuple[Answers, str]] = []
+    lone = bench.effort.repeats == 1 and len(folds) == 1
     for fold in folds:
         for name in bench.entries:
-            # Where one training is all there is, LOCAL has another: its twin.
-            lone = bench.effort.repeats == 1 and len(folds) == 1
-            repeats = bench.effort.repeats + (name == "local" and lone)
             if decision(name, bench.experiment.options) is None:
-                one = trained(bench, name, fold, repeats)
+                one = trained(bench, name, fold, trainings(bench, name, folds))
             else:
                 one = weighed(bench, name, fold, {n: own[-1] for n, own in runs.items() if own}, metric)
             found = [_answers(job, fold, repeat, metric, one.chosen_in) for repeat, job in enumerate(one.final)]
@@ -262,7 +324,7 @@ def assess(bench: Bench, folds: Sequence[Fold], metric: Metric) -> Assessment:
                 twins.append(dataclasses.replace(found.pop(), repeat=0))
             runs[name].append(one)
             answers[name] += found
-        for tool in yardsticks(fold.chooses, fold.whole, bench.experiment.training.balance):
+        for tool in tools(bench, fold):
             company.setdefault(tool.name, (tool.title, []))[1].append(_of_tool(tool, fold, metric))
         shared.append(_pooled(bench, fold, metric))
     local = Way("local", "the network alone", "alone", answers["local"], _notes(runs["local"], bench.effort))
@@ -308,12 +370,11 @@ def _of_tool(tool: Yardstick, fold: Fold, metric: Metric) -> Answers:
 def _pooled(bench: Bench, fold: Fold, metric: Metric) -> tuple[Answers, str]:
     """The best way to train on all rows in one place, by its validation rows: standard tools, or the network."""
     together = Fold(fold.number, pooled(fold.chooses), pooled(fold.whole))
-    tools = yardsticks(together.chooses, together.whole, bench.experiment.training.balance)
-    tools = [tool for tool in tools if tool.name != "majority"]
-    if tools:
-        scores = [over_rows(_apart(fold.chooses, "validation", t.validation[0]), metric) for t in tools]
+    able = [tool for tool in tools(bench, together) if tool.name != "majority"]
+    if able:
+        scores = [over_rows(_apart(fold.chooses, "validation", t.validation[0]), metric) for t in able]
         known = [(-np.inf if s is None else s if metric.higher else -s) for s in scores]
-        best = tools[int(np.argmax(known))]
+        best = able[int(np.argmax(known))]
         outputs, title = best.test[0], best.title
     else:
         one = trained(bench, "local", together, 1, f"fold{fold.number}/{POOLED}")

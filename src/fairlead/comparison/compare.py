@@ -38,6 +38,7 @@ from fairlead.comparison.asked import (
     with_loss,
 )
 from fairlead.comparison.assess import Bench, Fold, answered, assess, check_folder, owners_of, summarise_assessment
+from fairlead.comparison.beside import share
 from fairlead.comparison.decisions import Protocol
 from fairlead.comparison.findings import Findings, Kind, Way, find
 from fairlead.comparison.remarks import remarks
@@ -393,35 +394,22 @@ def _assessed(
 ) -> Comparison:
     """The comparison on a user's own data: searched, refitted, in folds, beside what owners would do alone."""
     experiment, seed = asked.experiment, asked.seeds[0]
-    assert experiment.effort is not None
-    count = experiment.folds or usual_folds(experiment, source)
-    folds = [_fold(experiment, source, seed, i, count) for i in range(count)]
+    folds = folds_of(experiment, source, seed)
     first = folds[0].chooses
     _check_targets(entries, experiment, first)
-    chosen, why = _metric(asked.metric or experiment.metric, first)
+    chosen, why = metric_of(asked, first)
     material = Material(experiment, first, asked.factory)
     module = material.module(seed)
     check_models("loss", first.clients, Layout(module).size)
     fast = material.engine(seed, None if old == "fresh" else engine_in(out / "settings.json"))
     if old == "fresh":
         clear(out)
-    # Folds are trainings of their own; without them only further seeds tell how much luck there is in training.
-    # Many owners together tell as much by fewer.
-    most = experiment.effort.repeats - (first.clients >= MANY_OWNERS)
-    repeats = max(most if count == 1 else most // 3, len(asked.seeds), 1)
-    bench = Bench(
-        folder=out,
-        entries=entries,
-        experiment=experiment,
-        engine=fast,
-        factory=asked.factory,
-        effort=dataclasses.replace(experiment.effort, repeats=repeats),
-        seed=seed,
-        tell=lambda name, rounds: _teller(progress, name, seed, rounds),
-    )
+    bench = bench_of(asked, folds, out, fast, lambda name, rounds: _teller(progress, name, seed, rounds))
     check_folder(bench, folds)
     data = _survey(experiment, source, first, progress)
     _write_settings(out, asked, entries, fast)
+    if not asked.own():  # what a program of the caller's own brings is nowhere but in this process
+        share(bench, folds, chosen)
     done = assess(bench, folds, chosen)
     found = find(done.ways, owners_of(first), chosen, why, done.twins)
     if len(folds) > 1:
@@ -430,6 +418,32 @@ def _assessed(
     summary = summarise_assessment(bench, found, done, folds, parameters, data)
     write_summary(out, summary)
     return Comparison(out, summary, {(name, seed): runs[0].final[0] for name, runs in done.runs.items()})
+
+
+def bench_of(
+    asked: Asked,
+    folds: Sequence[Fold],
+    out: Path,
+    fast: Engine,
+    tell: Callable[[str, int], Callable[[int], None] | None],
+) -> Bench:
+    """What all runs of a comparison on a user's own data have in common."""
+    effort = asked.experiment.effort
+    assert effort is not None
+    # Folds are trainings of their own; without them only further seeds tell how much luck there is in training.
+    # Many owners together tell as much by fewer.
+    most = effort.repeats - (folds[0].chooses.clients >= MANY_OWNERS)
+    repeats = max(most if len(folds) == 1 else most // 3, len(asked.seeds), 1)
+    return Bench(
+        folder=out,
+        entries=entries_of(asked.methods, asked.experiment),
+        experiment=asked.experiment,
+        engine=fast,
+        factory=asked.factory,
+        effort=dataclasses.replace(effort, repeats=repeats),
+        seed=asked.seeds[0],
+        tell=tell,
+    )
 
 
 def _check_targets(entries: Mapping[str, Entry], experiment: Experiment, federation: Federation) -> None:
@@ -493,10 +507,18 @@ def usual_folds(experiment: Experiment, source: Source) -> int:
     return FOLDS if small and who.pool == "all" and who.samples is None else 1
 
 
-def _fold(experiment: Experiment, source: Source, seed: int, number: int, count: int) -> Fold:
-    fold = None if count == 1 else (number, count)
-    chooses, whole = (experiment.scenario.build(seed, source=source, fold=fold, refit=r) for r in (False, True))
-    return Fold(number, chooses, whole)
+def folds_of(experiment: Experiment, source: Source, seed: int) -> list[Fold]:
+    """The divisions of a comparison; without folds, one."""
+    count = experiment.folds or usual_folds(experiment, source)
+    build = experiment.scenario.build
+    places = [None] if count == 1 else [(i, count) for i in range(count)]
+    rows = [[build(seed, source=source, fold=fold, refit=refit) for refit in (False, True)] for fold in places]
+    return [Fold(number, *both) for number, both in enumerate(rows)]
+
+
+def metric_of(asked: Asked, federation: Federation) -> tuple[Metric, str]:
+    """What the verdict on a user's own data is about, and why."""
+    return _metric(asked.metric or asked.experiment.metric, federation)
 
 
 def _metric(asked: str | Metric | None, federation: Federation) -> tuple[Metric, str]:
@@ -522,7 +544,8 @@ def clear(folder: Path) -> None:
     for settings in sorted(folder.glob("runs/**/settings.json")):
         _clear_run(settings.parent)
     pages = [folder / name for name in ("report.html", "figures/differences.png", "figures/curves.png")]
-    for path in (*folder.glob("runs/**/locks/*"), folder / "settings.json", folder / "summary.json", *pages):
+    made = [file for kind in ("locks", "tools") for file in folder.glob(f"runs/**/{kind}/*")]
+    for path in (*made, folder / "settings.json", folder / "summary.json", *pages):
         path.unlink(missing_ok=True)
 
 

@@ -15,8 +15,9 @@ thousand rows.
 
 from __future__ import annotations
 
+import json
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -30,7 +31,7 @@ from sklearn.linear_model import LogisticRegression, Ridge
 from threadpoolctl import threadpool_limits
 from torch import Tensor
 
-from fairlead.core.types import Federation, Split
+from fairlead.core.types import Federation, Named, Split
 
 Rows = NDArray[np.float64]
 
@@ -39,6 +40,8 @@ TITLES = {
     "quantity": {"majority": "mean of the train rows", "linear": "ridge regression", "trees": "boosted trees"},
     "survival": {"majority": "the same risk for all", "linear": "Cox regression"},
 }
+NAMES = ("majority", "linear", "trees")
+VERSION = 1  # raise it with every change that gives the same rows other outputs
 PENALTIES = (0.01, 0.1, 1.0, 10.0)  # of the linear model, per row
 LEAVES = (4, 15)  # of a tree
 SMALL = 500  # rows: below, trees are grown on coarser bins, in fewer steps and with few leaves
@@ -67,6 +70,27 @@ def yardsticks(federation: Federation, whole: Federation, balance: bool = False)
     titles = TITLES["classes" if federation.classes else federation.target_kind]
     names = titles if plain else ("majority",)
     return [_yardstick(_Tool(name, titles[name], balance), federation, whole) for name in names]
+
+
+def packed(tools: Sequence[Yardstick]) -> tuple[Named, dict[str, str]]:
+    """Yardsticks as named tensors and texts, for a file."""
+    tensors = {
+        f"{tool.name}.{part}.{k}": outputs
+        for tool in tools
+        for part in ("validation", "test")
+        for k, outputs in enumerate(getattr(tool, part))
+    }
+    return tensors, {tool.name: json.dumps([tool.title, tool.settings]) for tool in tools}
+
+
+def unpacked(tensors: Named, facts: Mapping[str, str]) -> list[Yardstick]:
+    """What `packed` gave."""
+    found = []
+    for name in (name for name in NAMES if name in facts):
+        title, settings = json.loads(facts[name])
+        validation, test = ([tensors[f"{name}.{p}.{k}"] for k in range(len(settings))] for p in ("validation", "test"))
+        found.append(Yardstick(name, title, validation, test, settings))
+    return found
 
 
 def pooled(federation: Federation) -> Federation:

@@ -1,0 +1,130 @@
+"""Trainings of a comparison in other processes, and tools that are fitted once."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import fairlead
+from fairlead.comparison import assess, beside
+from fairlead.core.errors import RunError
+from fairlead.runs import run
+from fairlead.runs.summary import read_summary
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(rng.normal(size=(90, 3)).round(3), columns=["a", "b", "c"])
+    frame["ill"] = np.where(frame["a"] + rng.normal(size=90) > 0, "yes", "no")
+    frame["site"] = np.repeat(["north", "south", "west"], 30)
+    frame.to_csv(tmp_path / "ward.csv", index=False)
+    return tmp_path / "ward.csv"
+
+
+def compared(table: Path, out: Path, **further: Any) -> fairlead.Comparison:
+    methods = further.pop("methods", ["fedavg", "ditto"])
+    plain = {"label": "ill", "split": "column", "column": "site", "folds": 2, "effort": "quick", "rounds": 4}
+    return fairlead.compare(methods, data=str(table), out=out, engine="vectorised", **plain | further)
+
+
+def no_training(*given: object, **named: object) -> None:
+    raise AssertionError("trained again")
+
+
+def scores(folder: Path) -> list[list[float | None]]:
+    return [way["scores"] for way in read_summary(folder)["findings"]["ways"]]
+
+
+def test_another_process_makes_the_same_bits_which_this_one_reads(
+    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = scores(compared(table, tmp_path / "alone").folder)
+    with monkeypatch.context() as patch:
+        # Nothing is trained here: the folder has its settings, and the comparison stops.
+        patch.setattr(assess, "trained", lambda *given: (_ for _ in ()).throw(RunError("stopped")))
+        with pytest.raises(RunError, match="stopped"):
+            compared(table, tmp_path / "both")
+    command = [sys.executable, "-m", "fairlead.comparison", str(tmp_path / "both")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as other:
+        assert other.stderr is not None
+        told = other.stderr.read()
+    assert other.returncode == 0, told
+    with monkeypatch.context() as patch:
+        patch.setattr(run, "train", no_training)
+        patch.setattr(assess, "yardsticks", no_training)
+        patch.setattr("fairlead.comparison.compare.train_on_all_rows", lambda *given: {})
+        assert scores(compared(table, tmp_path / "both").folder) == expected
+
+
+def test_work_is_shared_where_there_is_enough_of_it(
+    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[int] = []
+    begin_others = beside.others
+
+    def counted(folder: Path, count: int) -> Any:
+        started.append(count)
+        return begin_others(folder, count)
+
+    monkeypatch.setattr(beside, "cores", lambda: 2)
+    monkeypatch.setattr(beside, "others", counted)
+    expected = scores(compared(table, tmp_path / "small").folder)
+    assert started == []
+    monkeypatch.setattr(beside, "WORTH", 0.0)
+    assert scores(compared(table, tmp_path / "large").folder) == expected
+    assert started == [1]
+    # A method of the caller's own is in no other process.
+    own = {"mine": fairlead.catalogue.parse("fedavg", {}).method}
+    compared(table, tmp_path / "own", methods=own)
+    assert started == [1]
+
+
+WAITS = "from fairlead.comparison.__main__ import leave_with_parent; leave_with_parent()"
+STARTS = f"""
+import subprocess, sys, time
+other = subprocess.Popen([sys.executable, "-c", {WAITS!r}], stdin=subprocess.PIPE)
+print(other.pid, flush=True)
+time.sleep(600)
+"""
+
+
+def test_another_process_ends_with_the_one_that_began_it() -> None:
+    with subprocess.Popen([sys.executable, "-c", STARTS], stdout=subprocess.PIPE) as starter:
+        assert starter.stdout is not None
+        pid = int(starter.stdout.readline())
+        time.sleep(1)
+        assert _alive(pid)
+        starter.kill()
+    for _ in range(600):
+        if not _alive(pid):
+            return
+        time.sleep(0.1)
+    pytest.fail(f"process {pid} is still there")
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    state = Path(f"/proc/{pid}/stat")
+    return not state.exists() or state.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+def test_a_method_that_is_added_leaves_the_tools_as_they_are(
+    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compared(table, tmp_path / "out")
+    monkeypatch.setattr(assess, "yardsticks", no_training)
+    compared(table, tmp_path / "out", methods=["fedavg", "ditto", "fedprox"])
+    with pytest.raises(AssertionError, match="trained again"):
+        compared(table, tmp_path / "out", fresh=True)
