@@ -149,7 +149,9 @@ def _undecided(owner: str, found: dict[str, _Judged]) -> OwnerAdvice:
         told = _no_difference({m: rest[m] for m in alike})
         told += f" Too few rows to tell: {', '.join(few)}." if few else ""
         return OwnerAdvice(owner, "makes no difference", None, None, told + avoid)
-    told = f"Cannot tell: {rest[few[0]].verdict.why}" + (f" No difference found: {', '.join(alike)}." if alike else "")
+    nearest = min(few, key=lambda m: rest[m].verdict.more_rows or math.inf)
+    told = f"Cannot tell: {f'with {nearest} ' if len(found) > 1 else ''}{rest[nearest].verdict.why}"
+    told += f" No difference found: {', '.join(alike)}." if alike else ""
     return OwnerAdvice(owner, "cannot tell", None, None, told + avoid)
 
 
@@ -231,8 +233,17 @@ def _of_most(what: str, many: int, owners: int) -> str:
     return "It cannot be told whether any method helps."
 
 
+def told_owner(name: str) -> str:
+    """An owner in a sentence, where a name that is a number would be taken for one.
+
+    >>> told_owner("va"), told_owner("5")
+    ('va', 'owner 5')
+    """
+    return f"owner {name}" if name.isdigit() else name
+
+
 def _named(owners: list[str]) -> str:
-    return ", ".join(owners) if len(owners) <= MOST_NAMED else _count(len(owners), "owner")
+    return ", ".join(map(told_owner, owners)) if len(owners) <= MOST_NAMED else _count(len(owners), "owner")
 
 
 def _safe_sentence(one: _Effects) -> str:
@@ -248,7 +259,8 @@ def _safe_sentence(one: _Effects) -> str:
     told = [j for j in own if not j.better and j.verdict.verdict != TOO_FEW]
     if told:
         riskiest = min(told, key=_lower)
-        text += f" A loss of up to {amount(unit, -_lower(riskiest))} is not ruled out ({riskiest.verdict.owner})."
+        loss, who = amount(unit, -_lower(riskiest)), told_owner(riskiest.verdict.owner)
+        text += f" A loss of up to {loss} is not ruled out ({who})."
     if unsure:
         text += f" Too few rows to tell: {_named(unsure)}."
     return text
