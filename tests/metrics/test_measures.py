@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn import metrics as sk
 
@@ -121,6 +121,7 @@ def test_shapes_that_do_not_fit_are_refused() -> None:
         metric("aurocc")
 
 
+@settings(deadline=None)
 @given(st.integers(0, 10_000), st.sampled_from([m for m in METRICS if METRICS[m].target == "classes"]))
 def test_probabilities_and_their_logarithms_score_alike(seed: int, name: str) -> None:
     y, out = example("classes", n=20, seed=seed)
