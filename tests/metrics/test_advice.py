@@ -1,12 +1,14 @@
 """Advice claims no more than the verdicts corrected over all methods carry."""
 
 import json
+from itertools import product
 
 import numpy as np
 import pytest
 
 from fairlead.core.errors import InputError
 from fairlead.metrics import OwnerPairs, PairedRun, judge, metric, positive_transfer, recommend
+from fairlead.metrics.advice import Recommendation
 from fairlead.metrics.verdict import OwnerVerdict
 
 
@@ -70,11 +72,97 @@ def test_nothing_differs() -> None:
     assert advice.federation.why == "No difference from training alone was found, with any method."
 
 
+KINDS = {"+": (0.15, 600), "-": (-0.15, 600), "=": (0.0, 600), "?": (0.0, 8)}
+SAID = {"stay alone": "worse off", "makes no difference": "o difference", "cannot tell": "oo few rows to tell"}
+
+
+def advice_of(*methods: str) -> Recommendation:
+    """Of each method the verdicts on owners a, b, ...: + better, - worse, = no difference found, ? too few rows."""
+    return recommend(
+        {
+            f"m{i}": judge([owner(chr(97 + k), *KINDS[kind]) for k, kind in enumerate(kinds)], metric("accuracy"))
+            for i, kinds in enumerate(methods)
+        }
+    )
+
+
+@pytest.mark.parametrize("kinds", ["".join(three) for three in product("+-=?", repeat=3)])
+def test_the_headline_says_what_the_owners_are_told(kinds: str) -> None:
+    found = advice_of(kinds)
+    actions, why = [one.action for one in found.owners], found.federation.why
+    meant = {"+": "join", "-": "stay alone", "=": "makes no difference", "?": "cannot tell"}
+    assert actions == [meant[kind] for kind in kinds]
+    if "+" in kinds:
+        assert (found.federation.better, found.federation.worse) == (kinds.count("+"), kinds.count("-"))
+        assert "better off than alone" in why
+        return
+    assert (found.federation.better, found.federation.worse) == (0, 0)
+    assert {action for action, words in SAID.items() if words in why} == set(actions)
+    if "-" not in kinds:
+        first = "No difference from" if kinds.count("=") > kinds.count("?") else "have too few rows to tell whether any"
+        assert first in why.split(".")[0]
+
+
+@pytest.mark.parametrize(
+    ("methods", "actions", "why"),
+    [
+        (["?=?"], "cannot tell,makes no difference,cannot tell", "2 of 3 owners have too few rows to tell"),
+        (["=?"], "makes no difference,cannot tell", "1 of 2 owners has too few rows to tell"),
+        (["=", "?"], "cannot tell", "The owner has too few rows to tell"),
+        (["=", "=", "?"], "makes no difference", "No difference from training alone was found, with any method."),
+        (
+            ["-?", "=?"],
+            "makes no difference,cannot tell",
+            "No method was found to help anybody; owners worse off: m0 (1)",
+        ),
+        (
+            ["--", "=="],
+            "makes no difference,makes no difference",
+            "owners worse off: m0 (2). Makes no difference: a, b.",
+        ),
+        (["-" * 6 + "+"], ",".join(["stay alone"] * 6 + ["join"]), "but worse off: 6 owners."),
+        (["?" * 7], ",".join(["cannot tell"] * 7), "The owners have too few rows to tell whether any method helps."),
+    ],
+)
+def test_several_methods_and_owners_in_one_sentence(methods: list[str], actions: str, why: str) -> None:
+    found = advice_of(*methods)
+    assert ",".join(one.action for one in found.owners) == actions
+    assert why in found.federation.why
+
+
+def test_what_other_methods_say_stands_in_the_owners_reason() -> None:
+    assert advice_of("=", "?").owners[0].why.endswith("No difference found: m0.")
+    assert advice_of("=", "=", "?").owners[0].why.endswith("Too few rows to tell: m2.")
+
+
+def test_a_method_that_looks_better_by_itself_is_not_called_no_difference() -> None:
+    found = verdicts(a=0.035)
+    told = recommend({f"m{k}": verdicts(a=0.0) for k in range(200)} | {"m": found})
+    assert found[0].verdict == "better"
+    assert told.owners[0].action == "cannot tell"
+    assert "m by itself looks better, but not once all methods count" in told.owners[0].why
+    assert told.federation.why == "It cannot be told whether any method helps."
+
+
+def test_a_method_is_not_called_safe_where_its_own_verdict_on_an_owner_is_worse() -> None:
+    """With the 200 methods beside it, b's loss is no longer sure; the table of verdicts still calls it worse."""
+    one = verdicts(a=0.2, b=-0.035)
+    assert [v.verdict for v in one] == ["better", "worse"]
+    told = recommend({"m": one} | {f"m{k}": verdicts(a=0.0, b=0.0) for k in range(200)})
+    assert told.federation.method is None
+    assert told.federation.why.endswith("With m 1 owner is better off than alone, but worse off: b.")
+
+
+def test_one_row_is_singular() -> None:
+    told = judge([owner("a", 0.0, n=1)], metric("accuracy"))[0].why
+    assert told.startswith("1 row is too few to tell")
+
+
 def test_too_few_rows() -> None:
     advice = recommend({"m": judge([owner("a", 0.1, n=8)], metric("accuracy"))})
     assert advice.owners[0].action == "cannot tell"
     assert "rows are too few to tell" in advice.owners[0].why
-    assert advice.federation.why == "The owners have too few rows to tell, with any method."
+    assert advice.federation.why == "The owner has too few rows to tell whether any method helps."
 
 
 def test_nothing_was_learned() -> None:

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn import metrics as sk
 
@@ -121,6 +121,7 @@ def test_shapes_that_do_not_fit_are_refused() -> None:
         metric("aurocc")
 
 
+@settings(deadline=None)
 @given(st.integers(0, 10_000), st.sampled_from([m for m in METRICS if METRICS[m].target == "classes"]))
 def test_probabilities_and_their_logarithms_score_alike(seed: int, name: str) -> None:
     y, out = example("classes", n=20, seed=seed)
@@ -143,7 +144,7 @@ def test_the_default_follows_the_target_and_the_rarest_class() -> None:
     assert default_metric("survival").metric.name == "c-index"
     assert default_metric("classes", {"a": [0, 1, 1]}).metric.name == "accuracy"
     two, three = default_metric("classes", {"a": [0, 1], "b": [1] * 27 + [0] * 3}), [0] * 27 + [1, 2] * 2
-    assert (two.metric.name, "90%" in two.why) == ("auroc", True)
+    assert (two.metric.name, "most train rows of b" in two.why) == ("auroc", True)
     assert default_metric("classes", {"a": three}).metric.name == "balanced-accuracy"
 
 

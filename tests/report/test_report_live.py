@@ -64,6 +64,35 @@ def test_a_last_training_on_all_rows_has_no_validation_loss(going: Path) -> None
     assert numbers(page)["curves"]["lines"]["local"]["rounds"][-1] == 50  # and the loss of the one before
 
 
+def test_what_a_guard_decides_has_records_but_no_rounds_of_its_own(going: Path) -> None:
+    run = going / "runs" / "later-seed0"
+    run.mkdir()
+    experiment = {"name": "custom", "rounds": 80, "scenario": {"data": "patients.csv"}}
+    (run / "settings.json").write_text(json.dumps({"method": "later", "seed": 0, "experiment": experiment}))
+    records: dict[str, list[Any]] = {"round": [4] * 3, "client": [0, 1, 2], "split": ["test"] * 3}
+    records |= {"model": ["personal"] * 3, "accuracy": [0.5] * 3, "loss": [0.7] * 3, "n": [9] * 3}
+    append_part(run / "records.parquet", 4, records)
+    (run / "summary.json").write_text(json.dumps({"names": ["a", "b", "c"]}))
+    page = watching_page(going)
+    assert "1 of the 2 trainings begun so far is done." in page
+    assert "<td>later</td><td>1 of 1</td><td>later-seed0</td><td>decided</td>" in page
+
+
+def test_a_file_that_cannot_be_read_now_is_tried_again(going: Path) -> None:
+    with watching_server(going) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        (going / "settings.json").rename(going / "elsewhere.json")
+        connection = http.client.HTTPConnection(HOST, server.server_port)
+        connection.request("GET", "/")
+        answer = connection.getresponse()
+        text = answer.read().decode()
+        connection.close()
+        assert answer.status == 503
+        assert "http-equiv='refresh'" in text
+        assert "settings.json" in text
+        server.shutdown()
+
+
 def test_news_changes_the_state_and_a_summary_ends_the_watch(going: Path) -> None:
     before = state_of(going)
     assert before == state_of(going)

@@ -12,8 +12,10 @@ from PIL import Image
 from report_folders import make_folder, make_summary
 
 from fairlead.core.errors import RunError
+from fairlead.metrics import METRICS
 from fairlead.report import caption, headline, read_records, write_page
 from fairlead.report.charts import line_of
+from fairlead.report.page import MEANINGS
 from fairlead.report.tables import VERDICTS, percent
 from fairlead.runs.files import append_part
 
@@ -54,7 +56,7 @@ def page(written: Path) -> str:
 def test_page_is_whole_and_says_the_recommendation_first(page: str, summary: Any, written: Path) -> None:
     tags = Tags(page)
     assert not tags.open
-    order = ["<h2 id='who'>", "<h2 id='how-much'>", "<h2 id='owner-by-owner'>", "<h2 id='how-sure'>"]
+    order = ["<h2 id='who'>", "<h2 id='how-much'>", "<h2 id='how-sure'>", "<h2 id='owner-by-owner'>"]
     places = [page.index(part) for part in (headline(summary), *order)]
     assert places == sorted(places)
     assert caption(summary).replace("'", "&#x27;") in page
@@ -72,7 +74,18 @@ def test_every_owner_is_told_what_to_do_and_why(page: str, summary: Any) -> None
     rows = Tags(page).rows
     for one in summary["findings"]["recommendation"]["owners"]:
         told = f"join with {one['method']}" if one["action"] == "join" else one["action"]
-        assert [one["owner"], told, one["why"]] in rows
+        why = one["why"].partition(": ")[2]  # what to do stands beside it
+        assert [one["owner"], told, why[:1].upper() + why[1:]] in rows
+
+
+def test_the_metric_is_explained_and_settings_that_nothing_looked_at_are_left_out(page: str, tmp_path: Path) -> None:
+    assert set(MEANINGS) == set(METRICS)
+    assert MEANINGS["accuracy"] in page
+    summary = make_summary(("local", "ditto"), own=True)
+    summary["scenario"] |= {"split": "dirichlet", "shift": "none", "beta": 0.1, "skew": 1.0, "angle": 7.0}
+    rows = Tags(write_page(make_folder(tmp_path, summary)).read_text(encoding="utf-8")).rows
+    assert ["beta", "0.1"] in rows
+    assert not [row for row in rows if row and row[0] in ("skew", "angle")]
 
 
 def numbers_in(page: str) -> Any:
@@ -143,7 +156,8 @@ def test_own_data_shows_its_company_the_search_and_the_notes(tmp_path: Path) -> 
     rows = Tags(page).rows
     assert ["ditto", "0", "0.03: 0.31, 0.1: 0.25", "0.1", "30", "0.25", "no"] in rows
     assert {row[0] for row in rows if row} >= {"local *", "majority", "ditto †", "pooled"}
-    assert f"<li>ditto: {note}.</li>" in page
+    assert page.count(note) == 1, "below the table, and not again"
+    assert f"†: ditto was {note}." in page
     assert "The data</h2><ul><li>Owner 0 has 6 rows.</li></ul>" in page
     assert "R-Acc" not in page
 

@@ -9,7 +9,7 @@ from rich.console import Console
 from fairlead.comparison.findings import Answers, Way, find
 from fairlead.metrics import METRICS
 from fairlead.report import caption, headline, latex_table, markdown_table, opening_lines, verdict_lines, verdict_table
-from fairlead.report.tables import VERDICTS, counts, lowest, rows, told_counts
+from fairlead.report.tables import VERDICTS, counts, lowest, marks, rows, told_counts
 
 
 def shown(summary: Any, width: int = 100) -> str:
@@ -123,11 +123,11 @@ def test_the_recommendation_is_given_to_every_owner_or_counted(summary: Any) -> 
 
 def test_caption_says_model_round_rule_and_average(summary: Any) -> None:
     assert caption(summary) == (
-        "The numbers: test accuracy of each client's personal model at the round with the best validation accuracy, "
-        "averaged over clients, each counting the same; mean over 3 seeds, ± their standard deviation."
+        "The numbers: test accuracy of each owner's personal model at the round with the best validation accuracy, "
+        "averaged over owners, each counting the same; mean over 3 seeds, ± their standard deviation."
     )
     summary["methods"]["fedavg"] |= {"model": "global", "round": {"rule": "last", "rounds": [50, 50, 50]}}
-    assert "the global model at the last round, averaged over clients, each counting the same (fedavg)" in caption(
+    assert "the global model at the last round, averaged over owners, each counting the same (fedavg)" in caption(
         summary
     )
 
@@ -192,13 +192,36 @@ def test_where_one_test_part_is_too_small_folds_are_proposed() -> None:
     assert not any("--folds" in line for line in verdict_lines(one)), "a published test part stays"
 
 
-def test_owners_with_a_handful_of_rows_are_named_where_means_are_told() -> None:
+def test_what_owners_with_enough_rows_gain_is_told_where_others_move_the_mean() -> None:
     one = make_summary(("local", "ditto"), own=True)
-    (said,) = [line for line in verdict_lines(one) if "move the means" in line]
-    assert said.startswith("Owners with fewer than 20 test rows move the means as much as the others: owner 0 (6).")
-    for client in one["methods"]["local"]["clients"]:
-        client["n_test"] = 6
-    assert "12 of 12." in " ".join(verdict_lines(one))
-    for client in one["methods"]["local"]["clients"]:
-        client["n_test"] = 20
-    assert not any("move the means" in line for line in verdict_lines(one))
+    verdicts = found(one, "ditto")["verdicts"]
+    for k, verdict in enumerate(verdicts):
+        verdict["verdict"], verdict["gain"] = ("better", 0.02) if k else ("too few rows to tell", 0.5)
+    said = "The mean gain, points, without the owners that have too few rows to tell: ditto +2.0 (11 of 12 owners)."
+    assert said in verdict_lines(one)
+    for verdict in verdicts:
+        verdict["verdict"] = "too few rows to tell"
+    assert not any("without the owners" in line for line in verdict_lines(one)), "nobody is left"
+    for verdict in verdicts:
+        verdict["verdict"] = "better"
+    assert not any("without the owners" in line for line in verdict_lines(one)), "everybody counts"
+
+
+def test_a_number_that_is_a_name_is_called_an_owner() -> None:
+    one = make_summary(("local", "ditto"), clients=3)
+    one["findings"]["owners"] = ["5", "6", "7"]
+    assert lowest(one, found(one, "ditto")) in {"owner 5", "owner 6", "owner 7"}
+
+
+def test_one_owner_has_nobody_to_train_with() -> None:
+    one, two = (make_summary(("local", "ditto"), clients=n) for n in (1, 2))
+    assert any("nobody to train with" in line for line in opening_lines(one))
+    assert not any("nobody to train with" in line for line in opening_lines(two))
+    assert "averaged over" not in caption(one)
+
+
+def test_methods_that_still_improved_share_a_line(summary: Any) -> None:
+    note = "still improving after 60 rounds: a longer training may change the verdict"
+    for name in ("fedavg", "ditto"):
+        found(summary, name)["notes"] = [note]
+    assert [line for line in marks(summary) if "†" in line] == [f"†: fedavg, ditto were {note}."]

@@ -18,7 +18,7 @@ from scipy.special import ndtr
 
 from fairlead.core.errors import require
 from fairlead.metrics.evidence import Corrected, correct
-from fairlead.metrics.verdict import NO_DIFFERENCE, TOO_FEW, WORSE, OwnerVerdict, amount, told_gain
+from fairlead.metrics.verdict import BETTER, NO_DIFFERENCE, TOO_FEW, WORSE, OwnerVerdict, amount, told_gain
 
 MOST_NAMED = 5  # owners in a sentence
 Action = Literal["join", "stay alone", "makes no difference", "cannot tell"]
@@ -74,6 +74,11 @@ class _Judged:
         return self.corrected is not None and self.corrected.upper < 0
 
     @property
+    def harmed(self) -> bool:
+        """Worse off, be it by the verdict on this method alone."""
+        return self.worse or self.verdict.verdict == WORSE
+
+    @property
     def useful(self) -> bool:
         """Whether the method does better than the same answer for every row."""
         return _above_constant(self.verdict, self.verdict.method_score) > 0
@@ -93,12 +98,14 @@ def recommend(verdicts: dict[str, list[OwnerVerdict]], level: float = 0.95) -> R
             f"recommend: {method} has other owners than the first method; judge all methods on the same owners",
         )
     table = _corrected(verdicts, level)
-    claim = f"sure at {100 * level:.3g}% after correction for {_count(len(owners), 'owner')}"
-    claim += f" and {len(table)} methods" if len(table) > 1 else ""
+    claim = f"sure at {100 * level:.3g}%"
+    if len(owners) > 1 or len(table) > 1:
+        claim += f" after correction for {_count(len(owners), 'owner')}"
+        claim += f" and {len(table)} methods" if len(table) > 1 else ""
     assumed = any(v.training == "assumed" for own in verdicts.values() for v in own)
     claim += ", if training luck is what it usually is" if assumed else ""
     advice = tuple(_advise(o, {m: own[k] for m, own in table.items()}, claim) for k, o in enumerate(owners))
-    return Recommendation(advice, _federation([_Effects(m, own) for m, own in table.items()]), level)
+    return Recommendation(advice, _federation([_Effects(m, own) for m, own in table.items()], advice), level)
 
 
 def _corrected(verdicts: dict[str, list[OwnerVerdict]], level: float) -> dict[str, list[_Judged]]:
@@ -120,26 +127,32 @@ def _advise(owner: str, found: dict[str, _Judged], claim: str) -> OwnerAdvice:
         return OwnerAdvice(owner, "cannot tell", None, None, f"Cannot tell: {why}.")
     if all(j.worse for j in found.values()):
         least = max(found, key=lambda m: found[m].verdict.gain or 0.0)
-        many = "every method" if len(found) > 1 else least
-        why = f"Stay alone: {many} is worse; {least} is {found[least].told()}, {claim}."
+        every = "every method is worse; " if len(found) > 1 else ""
+        why = f"Stay alone: {every}{least} is {found[least].told()}, {claim}."
         return OwnerAdvice(owner, "stay alone", None, max(_p(j) for j in found.values()), why)
     return _undecided(owner, found)
 
 
 def _undecided(owner: str, found: dict[str, _Judged]) -> OwnerAdvice:
     """Nothing was found to help. Is that because nothing differs, or because the rows cannot tell?"""
-    worse = [m for m, j in found.items() if j.worse or j.verdict.verdict == WORSE]
+    worse = [m for m, j in found.items() if j.harmed]
     avoid = f" Worse than alone: {', '.join(worse)}." if worse else ""
     rest = {m: j for m, j in found.items() if m not in worse}
     if not rest:
         return OwnerAdvice(owner, "stay alone", None, None, f"Stay alone: no method was found to help.{avoid}")
-    alike = {m: j for m, j in rest.items() if j.verdict.verdict == NO_DIFFERENCE}
-    if alike:
-        return OwnerAdvice(owner, "makes no difference", None, None, _no_difference(alike) + avoid)
-    method, first = next(iter(rest.items()))
-    few = first.verdict.verdict == TOO_FEW
-    told = first.verdict.why if few else f"{method} alone looks better, but not once all methods count."
-    return OwnerAdvice(owner, "cannot tell", None, None, f"Cannot tell: {told}{avoid}")
+    said = {v: [m for m, j in rest.items() if j.verdict.verdict == v] for v in (BETTER, NO_DIFFERENCE, TOO_FEW)}
+    looks, alike, few = said.values()
+    if looks:
+        told = f"Cannot tell: {', '.join(looks)} by itself looks better, but not once all methods count."
+        return OwnerAdvice(owner, "cannot tell", None, None, told + avoid)
+    if len(alike) > len(few):
+        told = _no_difference({m: rest[m] for m in alike})
+        told += f" Too few rows to tell: {', '.join(few)}." if few else ""
+        return OwnerAdvice(owner, "makes no difference", None, None, told + avoid)
+    nearest = min(few, key=lambda m: rest[m].verdict.more_rows or math.inf)
+    told = f"Cannot tell: {f'with {nearest} ' if len(found) > 1 else ''}{rest[nearest].verdict.why}"
+    told += f" No difference found: {', '.join(alike)}." if alike else ""
+    return OwnerAdvice(owner, "cannot tell", None, None, told + avoid)
 
 
 def _no_difference(alike: dict[str, _Judged]) -> str:
@@ -158,11 +171,11 @@ class _Effects:
 
     @property
     def better(self) -> int:
-        return sum(j.better for j in self.judged)
+        return sum(j.better and j.useful for j in self.judged)
 
     @property
     def worse(self) -> list[str]:
-        return [j.verdict.owner for j in self.judged if j.worse]
+        return [j.verdict.owner for j in self.judged if j.harmed]
 
     @property
     def gain(self) -> float:
@@ -175,11 +188,8 @@ class _Effects:
         return len(known) > 0 and float(np.mean([_above_constant(v, v.method_score) for v in known])) > 0
 
 
-def _federation(found: list[_Effects]) -> FederationAdvice:
-    if not any(one.learned for one in found):
-        why = "Nothing was learned: no method does better than the same answer for every row."
-        return FederationAdvice(None, 0, 0, why)
-    helpful = [one for one in found if one.learned and one.better]
+def _federation(found: list[_Effects], owners: tuple[OwnerAdvice, ...]) -> FederationAdvice:
+    helpful = [one for one in found if one.better]
     safe = [one for one in helpful if not one.worse]
     if safe:
         best = max(safe, key=lambda one: one.gain)
@@ -187,36 +197,72 @@ def _federation(found: list[_Effects]) -> FederationAdvice:
     if helpful:
         best = max(helpful, key=lambda one: (one.better - len(one.worse), one.gain))
         why = f"No method helps somebody and harms nobody. With {best.method} {_are(best.better)} better off than alone"
-        why += f", but worse off: {', '.join(best.worse)}."
+        why += f", but worse off: {_named(best.worse)}."
         return FederationAdvice(None, best.better, len(best.worse), why)
-    return FederationAdvice(None, 0, 0, _no_help(found))
+    if any(one.learned for one in found):
+        return FederationAdvice(None, 0, 0, _no_help(found, owners))
+    return FederationAdvice(
+        None, 0, 0, "Nothing was learned: no method does better than the same answer for every row."
+    )
 
 
-def _no_help(found: list[_Effects]) -> str:
-    """Nobody is better off with any method. Does somebody lose, does nothing differ, or can the rows not tell?"""
-    harm = [f"{one.method} ({len(one.worse)})" for one in found if one.worse]
+def _no_help(found: list[_Effects], owners: tuple[OwnerAdvice, ...]) -> str:
+    """Nobody should join: who loses, and what holds for the most owners, then for the others."""
+    groups: dict[str, list[str]] = {what: [] for what in (TOO_FEW, "stay alone", "makes no difference", "cannot tell")}
+    for k, one in enumerate(owners):
+        few = one.action == "cannot tell" and any(own.judged[k].verdict.verdict == TOO_FEW for own in found)
+        groups[TOO_FEW if few else one.action].append(one.owner)
+    harm = [f"{one.method} ({len(one.worse):,})" for one in found if one.worse]
     if harm:
-        return f"No method was found to help anybody; owners worse off: {', '.join(harm)}."
-    told = any(j.verdict.verdict == NO_DIFFERENCE for one in found for j in one.judged)
-    why = "No difference from training alone was found" if told else "The owners have too few rows to tell"
-    return f"{why}, with any method."
+        methods = ", ".join(harm) if len(harm) <= MOST_NAMED else f"with {len(harm)} of {len(found)} methods"
+        text = f"No method was found to help anybody; owners worse off: {methods}."
+    else:
+        most = max(groups, key=lambda what: len(groups[what]))  # of as many, the first
+        text = _of_most(most, len(groups.pop(most)), len(owners))
+    return text + "".join(f" {what.capitalize()}: {_named(who)}." for what, who in groups.items() if who)
+
+
+def _of_most(what: str, many: int, owners: int) -> str:
+    """What holds for so many owners."""
+    if what == "makes no difference":
+        return "No difference from training alone was found, with any method."
+    if what == TOO_FEW:
+        every = "The owner has" if owners == 1 else "The owners have"
+        who = f"{many:,} of {owners:,} owners {'has' if many == 1 else 'have'}" if many < owners else every
+        return f"{who} too few rows to tell whether any method helps."
+    return "It cannot be told whether any method helps."
+
+
+def told_owner(name: str) -> str:
+    """An owner in a sentence, where a name that is a number would be taken for one.
+
+    >>> told_owner("va"), told_owner("5")
+    ('va', 'owner 5')
+    """
+    return f"owner {name}" if name.isdigit() else name
+
+
+def _named(owners: list[str]) -> str:
+    return ", ".join(map(told_owner, owners)) if len(owners) <= MOST_NAMED else _count(len(owners), "owner")
 
 
 def _safe_sentence(one: _Effects) -> str:
     own, unit = one.judged, one.judged[0].verdict.unit
     mean = f"the mean gain is {amount(unit, one.gain)}"
+    if len(own) == 1:
+        return f"With {one.method} the owner is {own[0].told()}."
     if one.better == len(own):
-        return f"With {one.method} all {_count(len(own), 'owner')} are better off than alone; {mean}."
-    text = f"With {one.method} {one.better} of {_count(len(own), 'owner')} {'is' if one.better == 1 else 'are'} better"
+        return f"With {one.method} all {len(own):,} owners are better off than alone; {mean}."
+    text = f"With {one.method} {one.better:,} of {len(own):,} owners {'is' if one.better == 1 else 'are'} better"
     text += f" off than alone and none was found worse off; {mean}."
     unsure = [j.verdict.owner for j in own if not j.better and j.verdict.verdict == TOO_FEW]
     told = [j for j in own if not j.better and j.verdict.verdict != TOO_FEW]
     if told:
         riskiest = min(told, key=_lower)
-        text += f" A loss of up to {amount(unit, -_lower(riskiest))} is not ruled out ({riskiest.verdict.owner})."
+        loss, who = amount(unit, -_lower(riskiest)), told_owner(riskiest.verdict.owner)
+        text += f" A loss of up to {loss} is not ruled out ({who})."
     if unsure:
-        who = ", ".join(unsure) if len(unsure) <= MOST_NAMED else f"{len(unsure)} owners"
-        text += f" Too few rows to tell: {who}."
+        text += f" Too few rows to tell: {_named(unsure)}."
     return text
 
 
@@ -239,7 +285,7 @@ def _p(j: _Judged) -> float:
 
 
 def _count(n: int, noun: str) -> str:
-    return f"{n} {noun}{'' if n == 1 else 's'}"
+    return f"{n:,} {noun}{'' if n == 1 else 's'}"
 
 
 def _are(n: int) -> str:

@@ -372,7 +372,7 @@ def default_metric(target: Target, owners: Mapping[str, ArrayLike] | None = None
     """A sensible measure for a target, from the classes of each owner's rows (train rows, so that nothing leaks).
 
     >>> default_metric("classes", {"a": [0, 1, 0, 1], "b": [1] * 27 + [0] * 3}).why
-    'AUROC, because 90% of the train rows of b are of one class, which accuracy would reward for saying always'
+    'AUROC, because most train rows of b are of one class, which accuracy would reward for saying always'
     """
     if target == "quantity":
         return Choice(METRICS["rmse"], "RMSE, because the target is a quantity")
@@ -392,6 +392,6 @@ def default_metric(target: Target, owners: Mapping[str, ArrayLike] | None = None
     chosen = METRICS["auroc" if two else "balanced-accuracy"]
     return Choice(
         chosen,
-        f"{chosen.title}, because {100 * shares[worst]:.0f}% of the train rows of {worst} are of one class, "
+        f"{chosen.title}, because most train rows of {worst} are of one class, "
         "which accuracy would reward for saying always",
     )

@@ -377,9 +377,10 @@ def _sentence(verdict: Verdict, metric: Metric, e: Evidence, c: Corrected, asked
         if more
         else "more would not, but more runs may: training luck is too large or too little known"
     )
+    own = f"{e.rows:,} {'row' if e.rows == 1 else 'rows'}"
     if verdict == TOO_FEW:
-        return f"{e.rows} rows are too few to tell a difference of {size}; {rows}."
-    return f"{span}; {e.rows} rows cannot tell one of {size}, {rows}."
+        return f"{own} {'is' if e.rows == 1 else 'are'} too few to tell a difference of {size}; {rows}."
+    return f"{span}; {own} cannot tell one of {size}, {rows}."
 
 
 def _about(rows: int) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from html import escape
 from typing import Any, cast
 
+from fairlead.metrics.advice import told_owner
 from fairlead.report import parts
 from fairlead.report.tables import NONE, quantity, row_titles
 from fairlead.runs.summary import Summary
@@ -85,7 +86,7 @@ def _most_different(shares: dict[str, list[tuple[float, str]]]) -> str:
 def _ends(what: str, of: list[tuple[Any, str]], told: Any) -> str:
     """From the lowest to the highest, with the owners' names."""
     (low, first), (high, last) = min(of), max(of)
-    ends = f"from {told(low)} ({first}) to {told(high)} ({last})"
+    ends = f"from {told(low)} ({told_owner(first)}) to {told(high)} ({told_owner(last)})"
     return f"{what}: {ends}" if told(low) != told(high) else ""
 
 
@@ -104,8 +105,8 @@ def _owners(summary: Summary, data: dict[str, Any]) -> str:
         cells = [owner, f"{clients[k]['n_train']:,}", f"{clients[k]['n_test']:,}", *_classes(one, classes)]
         cells += [quantity(one.get(key)) for key, name in NUMBERS.items() if name in head]
         cells += [f"{sum(one['missing'].values()):,}" if "missing" in one else NONE] * ("Empty cells" in head)
-        body.append(parts.line(cells, owner=owner))
-    return parts.table(head, body, "", "data")
+        body.append(parts.line(cells, owner=owner, labels=["", *head[1:]]))
+    return parts.table(head, body, "data stacked", "data")
 
 
 def _classes(one: dict[str, Any], classes: list[str]) -> list[Any]:

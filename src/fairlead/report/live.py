@@ -38,6 +38,16 @@ class Training(NamedTuple):
     seconds: float
     path: Path
 
+    @property
+    def decided(self) -> bool:
+        """Whether nothing was trained here: it was decided between models of other trainings."""
+        return self.finished and self.done == 0
+
+    @property
+    def how_far(self) -> str:
+        """The round it has come to."""
+        return "decided" if self.decided else f"{self.done} of {self.rounds}"
+
 
 def live_page(folder: Path, state: str) -> str:
     """The page of a comparison that is not finished."""
@@ -45,8 +55,9 @@ def live_page(folder: Path, state: str) -> str:
     found = [_training(folder, path) for path in sorted((folder / "runs").rglob("settings.json"))]
     latest = sorted((t for t in found if t.written), key=lambda t: -t.written)
     shown = {name: _drawn([t for t in latest if t.method == name]) for name in plan["methods"]}
-    done = sum(t.finished for t in found)
-    said = f"Training goes on: {done} of the {len(found)} trainings begun so far {'is' if done == 1 else 'are'} done."
+    trained = [t for t in found if not t.decided]
+    done = sum(t.finished for t in trained)
+    said = f"Training goes on: {done} of the {len(trained)} trainings begun so far {'is' if done == 1 else 'are'} done."
     body = [
         _line(name, [t for t in found if t.method == name], [t for t in latest if t.method == name], shown[name])
         for name in plan["methods"]
@@ -70,7 +81,7 @@ def live_page(folder: Path, state: str) -> str:
 def _every_training(found: list[Training]) -> str:
     """A folded table, the newest first."""
     lines = [
-        parts.line([t.place, f"{t.done} of {t.rounds}", f"{t.seconds:.1f}", "yes" if t.finished else "no"])
+        parts.line([t.place, t.how_far, f"{t.seconds:.1f}", "yes" if t.finished else "no"])
         for t in sorted(found, key=lambda t: -t.written)
     ]
     table = parts.table(("Training", "Round", "Seconds", "Done"), lines, "words")
@@ -95,7 +106,8 @@ def _training(folder: Path, path: Path) -> Training:
     settings, run = read_json(path), path.parent
     records, finished = run / "records.parquet", run / "summary.json"
     parts_written = [part.stat().st_mtime for part in records.glob("*.parquet")]
-    costs = read_columns(run / "rounds.parquet", ("round", "seconds")).to_pydict() if parts_written else {}
+    rounds = run / "rounds.parquet"  # not there where a guard or a convoy decided between trainings of others
+    costs = read_columns(rounds, ("round", "seconds")).to_pydict() if parts_written and rounds.is_dir() else {}
     return Training(
         place=run.relative_to(folder / "runs").as_posix(),
         method=settings["method"],
@@ -114,7 +126,7 @@ def _line(method: str, found: list[Training], latest: list[Training], shown: tup
     if not latest:
         return parts.line([method, done, NONE, NONE, NONE])
     loss = quantity(shown[1].mean[-1]) if shown else NONE
-    return parts.line([method, done, latest[0].place, f"{latest[0].done} of {latest[0].rounds}", loss])
+    return parts.line([method, done, latest[0].place, latest[0].how_far, loss])
 
 
 def _drawn(latest: list[Training]) -> tuple[Training, Line] | None:
@@ -206,10 +218,12 @@ def watching_server(folder: Path, port: int = 0) -> ThreadingHTTPServer:
                 return
             try:
                 body = answer().encode()
+                code = 200
             except (RunError, OSError) as error:  # a file that is just being replaced: the next look finds it
-                self.send_error(503, "not readable now", str(error))
-                return
-            self.send_response(200)
+                kind, code = "text/html", 503
+                again = "<meta charset='utf-8'><meta http-equiv='refresh' content='3'>"
+                body = f"{again}<p>Not readable now; this page tries again. {escape(str(error))}</p>".encode()
+            self.send_response(code)
             self.send_header("Content-Type", f"{kind}; charset=utf-8")
             self.send_header("Content-Length", str(len(body)))
             self.send_header("Cache-Control", "no-store")

@@ -196,15 +196,21 @@ const costs = (box, ways) => {
     const figure = make('figure');
     box.append(figure);
     const [low, high] = around([...shown.map(way => way.score), bar.score].filter(known), 0.14);
-    const c = chart(figure, 250, { low: 0, high: Math.max(...shown.map(way => way[key])) * 1.08 || 1, title },
+    const most = Math.max(...shown.map(way => way[key])) || 1;
+    const c = chart(figure, 250, { low: -0.03 * most, high: most * 1.08, title },
       { low, high, title: data.measure.heading }, `Score against ${title}`);
-    if (known(bar.score)) c.svg.append(
-      draw('line', { class: 'zero', x1: c.left, x2: c.right, y1: c.py(bar.score), y2: c.py(bar.score) }),
-      draw('text', { class: 'soft', x: c.right, y: c.py(bar.score) - 4, 'text-anchor': 'end', text: `the bar: ${bar.name}` }));
-    // Names stand clear of the bar's line, of its name above it, and of all points.
-    const used = known(bar.score) ? [[c.left, c.right, c.py(bar.score)],
-      [c.right - 6.8 * (9 + bar.name.length), c.right, c.py(bar.score) - 8]] : [];
-    shown.forEach(way => used.push([c.px(way[key]) - 6, c.px(way[key]) + 6, c.py(way.score)]));
+    // Names stand clear of all points, of the bar's line, and of its name, which is above the line or below.
+    const used = shown.map(way => [c.px(way[key]) - 6, c.px(way[key]) + 6, c.py(way.score)]);
+    if (known(bar.score)) {
+      const line = c.py(bar.score), title = `the bar: ${bar.name}`, long = 6.8 * title.length;
+      const free = ([from, height]) => !used.some(([a, b, at]) => from < b && from + long > a && Math.abs(height - at) < 12);
+      const sides = [[c.right - long, line - 8], [c.right - long, line + 9], [c.left + 4, line - 8], [c.left + 4, line + 9]];
+      const [from, height] = sides.find(free) || sides[0];
+      c.svg.append(draw('line', { class: 'zero', x1: c.left, x2: c.right, y1: line, y2: line }),
+        from > c.left + 4 ? draw('text', { class: 'soft', x: c.right, y: height + 4, 'text-anchor': 'end', text: title }) :
+          draw('text', { class: 'soft', x: from, y: height + 4, text: title }));
+      used.push([c.left, c.right, line], [from, from + long, height]);
+    }
     for (const way of [...shown].sort((a, b) => b.score - a.score)) {
       // The name stands beside its point, or above or below, wherever nothing else stands.
       const x = c.px(way[key]), y = c.py(way.score), long = 7 * way.name.length;
@@ -305,6 +311,7 @@ const drawnSpan = (way, k) => make('span', { class: `span${(way.low[k] ?? -Infin
   '--b': place(way.high[k] ?? data.axis[1]), '--g': place(way.gains[k]), '--z': place(0) } },
   make('i'), make('u'));
 const bar = data.ways.find(way => way.bar);
+const percent = data.measure.percent ? ', %' : '';
 const COLUMNS = [ // heading, value to sort by and to save, cell
   ['Owner', ([, k]) => data.owners[k], ([, k]) => make('button', { class: 'plain', type: 'button', text: data.owners[k],
     title: 'Show this owner alone, or all again', onclick: () => choose(data.owners[k]) })],
@@ -312,10 +319,10 @@ const COLUMNS = [ // heading, value to sort by and to save, cell
   ['Verdict', ([way, k]) => known(way.verdicts[k]) ? data.words[way.verdicts[k]] : 'not judged',
     ([way, k]) => make('span', { class: 'word', text: COLUMNS[2][1]([way, k]) })],
   [`Gain${data.measure.unit}`, ([way, k]) => way.gains[k], ([way, k]) => number(way.gains[k], true)],
-  [`${data.level} interval`, ([way, k]) => way.low[k], ([way, k]) => known(way.gains[k]) ?
+  [`${data.level} interval${data.measure.unit}`, ([way, k]) => way.low[k], ([way, k]) => known(way.gains[k]) ?
     make('span', {}, drawnSpan(way, k), make('small', { text: span(way.low[k], way.high[k]) })) : NONE],
-  ['Bar', ([, k]) => bar.scores[k], ([, k]) => number(bar.scores[k])],
-  ['This way', ([way, k]) => way.scores[k], ([way, k]) => number(way.scores[k])],
+  [`Bar${percent}`, ([, k]) => bar.scores[k], ([, k]) => number(bar.scores[k])],
+  [`This way${percent}`, ([way, k]) => way.scores[k], ([way, k]) => number(way.scores[k])],
   [data.rows[0], ([, k]) => data.train[k], ([, k]) => data.train[k].toLocaleString('en')],
   [data.rows[1], ([, k]) => data.test[k], ([, k]) => data.test[k].toLocaleString('en')],
   ['Why', ([way, k]) => way.why[k]],
@@ -348,9 +355,11 @@ const verdicts = (box, match) => {
   const focus = document.activeElement.closest('.verdicts th')?.cellIndex;
   const table = make('table', { class: 'verdicts stacked' }, make('thead', {}, make('tr', {}, ...heads)), body);
   const rest = order.length - MOST;
+  const cut = rest > 0 && !state.whole ? [make('p', { class: 'soft', text:
+    `The first ${MOST} of ${order.length.toLocaleString('en')}, by ${COLUMNS[state.sort][0].toLowerCase()}.` })] : [];
   const more = rest > 0 ? [make('button', { class: 'more', type: 'button', onclick: () => { state.whole = !state.whole; refresh(); },
     text: state.whole ? `Show the first ${MOST}` : `Show all ${order.length.toLocaleString('en')}` })] : [];
-  box.replaceChildren(make('div', { class: 'wide' }, table), ...more, csvButton('verdicts', () => [
+  box.replaceChildren(make('div', { class: 'wide' }, table), ...cut, ...more, csvButton('verdicts', () => [
     ['owner', 'way', 'kind', 'verdict', 'gain', 'lower', 'upper', 'bar', 'score', 'train rows', 'test rows', 'why'],
     ...order.map(([way, k]) => [data.owners[k], way.name, way.kind, COLUMNS[2][1]([way, k]), way.gains[k], way.low[k],
       way.high[k], bar.scores[k], way.scores[k], data.train[k], data.test[k], way.why[k]])]));

@@ -10,11 +10,12 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from html import escape
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from fairlead.metrics import METRICS, TRAINING
+from fairlead.metrics.advice import told_owner
 from fairlead.report import parts
 from fairlead.report.about_data import data_section
 from fairlead.report.charts import Curves, chart_data, curves_of
@@ -33,14 +34,18 @@ from fairlead.report.tables import (
     caption,
     counts,
     decision_lines,
+    enough_rows,
     facts,
     headings,
     headline,
     lowest,
+    luck,
     marks,
     measure,
     measure_of,
+    more_tested,
     newcomers,
+    nobody_else,
     published,
     quantity,
     rows,
@@ -53,7 +58,7 @@ from fairlead.runs.summary import Summary, Way, read_summary
 FEW = 40  # up to so many owners have a row each with every gain
 NAMED = 12  # up to so many are told what to do without being asked; the terminal does the same
 
-READING = """<dl>
+READING = """<dl>{metric}
 <div><dt>The bar</dt><dd>The best that an owner can do alone, chosen on validation rows. Every gain and every verdict
 on this page compares with it.</dd></div>
 <div><dt>Better, worse</dt><dd>The interval of the owner's gain excludes zero. Both models answered for the same test
@@ -63,13 +68,31 @@ once.</dd></div>
 found.</dd></div>
 <div><dt>Too few rows to tell</dt><dd>The interval includes zero, and even a large difference could have been
 missed.</dd></div>
-<div><dt>PTR</dt><dd>Positive transfer ratio: the share of owners whose score is above the bar, however little; in
-brackets what chance alone would give if nothing differed.</dd></div>{relative}
-<div><dt>MB, seconds</dt><dd>Bytes sent to and from the server in one run, over all clients (1 MB is a million bytes),
+{several}
+<div><dt>MB, seconds</dt><dd>Bytes sent to and from the server in one run, over all owners (1 MB is a million bytes),
 and the time of training on the machine that ran it.</dd></div>
 <div><dt>Recommendation</dt><dd>It is corrected over owners and methods together, so it may be less sure than the
 verdicts on one method.</dd></div>
 </dl>"""
+# What the metric that verdicts are about is, for whoever meets it here first.
+MEANINGS = {
+    "accuracy": "The share of test rows whose class is predicted.",
+    "balanced-accuracy": "The share of rows predicted rightly, for each class by itself, then the mean over classes.",
+    "auroc": "The chance that of two rows of different classes the model ranks the right one higher. Guessing has 50%.",
+    "auprc": "The area under the curve of precision against recall. Guessing has the share of the class.",
+    "f1": "The harmonic mean of precision and recall for each class, then the mean over classes.",
+    "log-loss": "Minus the logarithm of the probability that the model gave to what came, mean over test rows.",
+    "brier": "The squared distance between the predicted probabilities and what came, mean over test rows.",
+    "calibration": "How far the predicted probabilities lie from the shares that came, mean over test rows.",
+    "label-accuracy": "The share of yes/no labels that are predicted, over all labels and test rows.",
+    "label-log-loss": "The log loss of each yes/no label, mean over labels and test rows.",
+    "rmse": "The root of the mean squared error, in the unit of what is predicted.",
+    "mae": "The mean size of the error, in the unit of what is predicted.",
+    "r2": "The share of the variance that is predicted. Saying the mean for every row has 0.",
+    "c-index": "The chance that of two rows the one whose event comes first is ranked first. Guessing has 50%.",
+}
+TRANSFER = """<div><dt>PTR</dt><dd>Positive transfer ratio: the share of owners whose score is above the bar, however
+little; in brackets what chance alone would give if nothing differed.</dd></div>"""
 RELATIVE = """
 <div><dt>R-Acc</dt><dd>Relative gain: (score − score alone) / score alone for each owner, then the mean over
 owners.</dd></div>"""
@@ -117,23 +140,28 @@ def _write_figures(folder: Path, summary: Summary, records: Any) -> None:
 def page_of(summary: Summary, curves: Curves, owner: str | None = None) -> str:
     """The page as text; `owner` is the one it is for, where it is for one alone."""
     name = scenario_name(summary["scenario"])
-    whose = "" if owner is None else f"<p>For {escape(owner)}. The other owners' names and numbers are left out.</p>"
+    whose = "".join(f"<p>{text}</p>" for text in nobody_else(summary))
+    if owner is not None:
+        whose = f"<p>For {escape(told_owner(owner))}. The other owners' names and numbers are left out.</p>"
     sections = [
         _who(summary) if owner is None else "",
         parts.heading("How much"),
         _ways(summary),
-        *(f"<p class='soft'>{escape(text)}</p>" for text in [*marks(summary), *newcomers(summary), caption(summary)]),
+        *(
+            f"<p class='soft'>{escape(text)}</p>"
+            for text in [*marks(summary), *enough_rows(summary), *newcomers(summary), caption(summary)]
+        ),
         _other_measures(summary),
-        _decided(summary),
         _costs(summary),
-        _owners(summary),
+        _decided(summary),
         _sure(summary),
+        _owners(summary),
         _training(summary),
         data_section(summary),
-        f"{parts.heading('How to read this')}{READING.format(relative=RELATIVE if published(summary) else '')}",
+        _reading(summary),
         f"<details><summary>What each number is</summary>{_facts(summary)}</details>",
         f"{parts.heading('What was run')}<div class='side'>",
-        *(pairs(key.capitalize(), summary[key]) for key in _KEYS),
+        *(pairs(title, values) for title, values in _run(summary).items()),
         "</div>",
     ]
     opening = [
@@ -149,7 +177,27 @@ def page_of(summary: Summary, curves: Curves, owner: str | None = None) -> str:
     return parts.page(title, [*opening, *sections], chart_data(summary, curves))
 
 
-_KEYS: tuple[Literal["scenario", "settings", "versions"], ...] = ("scenario", "settings", "versions")
+def _reading(summary: Summary) -> str:
+    """The words of the page."""
+    name = summary["findings"]["metric"]
+    title = measure(summary).title
+    meaning = MEANINGS.get(name)
+    metric = f"\n<div><dt>{escape(title[:1].upper() + title[1:])}</dt><dd>{meaning}</dd></div>" if meaning else ""
+    several = TRANSFER if len(summary["findings"]["owners"]) > 1 else ""
+    several += RELATIVE if published(summary) else ""
+    return parts.heading("How to read this") + READING.format(metric=metric, several=several)
+
+
+# Settings that only one way to divide or to shift the data looks at.
+ONLY = {"beta": "dirichlet", "classes_per_client": "pathological consecutive", "skew": "quantity", "angle": "rotation"}
+
+
+def _run(summary: Summary) -> dict[str, dict[str, Any]]:
+    """What was run, without settings that nothing looked at."""
+    scenario = summary["scenario"]
+    chosen = {scenario.get("split"), scenario.get("shift")}
+    used = {key: value for key, value in scenario.items() if key not in ONLY or chosen & set(ONLY[key].split())}
+    return {"Scenario": used, "Settings": summary["settings"], "Versions": summary["versions"]}
 
 
 def scenario_name(scenario: dict[str, Any]) -> str:
@@ -161,7 +209,9 @@ def scenario_name(scenario: dict[str, Any]) -> str:
 def _about(summary: Summary, name: str, owner: str | None) -> str:
     numbers = {} if owner is not None else {"owner": len(summary["findings"]["owners"])}
     numbers["method"] = len(ways(summary, "method"))
-    numbers["seed" if published(summary) else "fold"] = len(summary["settings"]["seeds"])
+    runs = len(summary["settings"]["seeds"])
+    if published(summary) or runs > 1:  # one fold is a single division into train and test rows
+        numbers["seed" if published(summary) else "fold"] = runs
     whose = [] if owner is None else [f"for {owner}"]
     counted = [f"{count:,} {what}{'' if count == 1 else 's'}" for what, count in numbers.items()]
     return ", ".join([name, *whose, *counted])
@@ -200,7 +250,7 @@ def _who(summary: Summary) -> str:
         return ""
     owners, title = advice["owners"], parts.heading("Who")
     body = [
-        parts.line([one["owner"], parts.cell(action(one), TONES[one["action"]]), one["why"]], owner=one["owner"])
+        parts.line([one["owner"], parts.cell(action(one), TONES[one["action"]]), _reason(one)], owner=one["owner"])
         for one in owners
     ]
     table = parts.table(("Owner", "Recommendation", "Why"), body, "words who stacked", "recommendation")
@@ -210,9 +260,20 @@ def _who(summary: Summary) -> str:
     for what, n in Counter(map(action, owners)).most_common():
         named = [one["owner"] for one in owners if action(one) == what]
         first = ", ".join(named[:3]) + ", ..." * (n > 3)
-        few.append(parts.line([what, parts.cell(f"{n:,} ({100 * n / len(owners):.0f}%)", value=str(n)), first]))
-    counted = parts.table(("Recommendation", "Owners", "For example"), few, "words", "recommendations")
+        tone = TONES[next(one["action"] for one in owners if action(one) == what)]
+        few.append(
+            parts.line(
+                [parts.cell(what, tone), parts.cell(f"{n:,} ({100 * n / len(owners):.0f}%)", value=str(n)), first]
+            )
+        )
+    counted = parts.table(("Recommendation", "Owners", "For example"), few, "words actions-of", "recommendations")
     return f"{title}{counted}<details><summary>All {len(owners):,} owners, one by one</summary>{table}</details>"
+
+
+def _reason(one: dict[str, Any]) -> str:
+    """Why, without the words that say what to do."""
+    text = one["why"].partition(": ")[2]
+    return text[:1].upper() + text[1:]
 
 
 COUNTED = {*(word.capitalize() for word in VERDICTS), "Verdict"}  # columns that the page shows as one
@@ -359,7 +420,7 @@ def _matrix(summary: Summary, methods: list[Way]) -> str:
     body = []
     for owner, alone in zip(summary["findings"]["owners"], bar(summary)["scores"], strict=True):
         cells = [_judged(way["name"], found[way["name"]].get(owner), axis, m) for way in methods]
-        first = parts.cell(m.score(alone), label="Bar")
+        first = parts.cell(m.score(alone), label=f"Bar, {m.heading}")
         body.append(parts.line([owner, first, *cells], owner=owner))
     said = f"Gain over the bar{m.unit}, with its interval; left of the dashed line the owner is worse off than alone. "
     said += "An arrow: the interval goes on beyond the scale."
@@ -408,17 +469,26 @@ def _stack(way: Way) -> parts.Html:
 def _sure(summary: Summary) -> str:
     """What the verdicts cover, and what makes them less sure."""
     found, level = summary["findings"], summary["settings"].get("level", 0.95)
-    said = [f"All intervals of one way to train hold together with a chance of {100 * level:g}%."]
+    every = "All intervals of one way to train hold together" if len(found["owners"]) > 1 else "Each interval holds"
+    said = [f"{every} with a chance of {100 * level:g}%."]
     if found["training"]:
-        luck = TRAINING.get(found["training"], found["training"])
-        said.append(f"They cover the luck of the test rows and {luck}.")
-    for way in ways(summary, "method"):
-        if way["ptr"] and len(found["owners"]) > 1:
-            low, high, share = (f"{100 * way['ptr'][key]:.0f}" for key in ("low", "high", "share"))
-            said.append(f"{way['name']} is above the bar for {share}% of owners; chance alone gives {low} to {high}%.")
-    said += [f"{way['name']}: {note}." for way in ways(summary) for note in way["notes"] if "step size" not in note]
-    said += work(summary)
+        training = TRAINING.get(found["training"], found["training"])
+        said.append(f"They cover the luck of the test rows and {training}.")
+    above = [
+        f"{way['name']} {100 * way['ptr']['share']:.0f}% (chance alone: {_chance(way['ptr'])})"
+        for way in ways(summary, "method")
+        if way["ptr"] and len(found["owners"]) > 1
+    ]
+    said += [f"Owners whose score is above the bar, however little: {', '.join(above)}."] if above else []
+    told = marks(summary)  # which stand below the table
+    notes = [f"{way['name']}: {note}." for way in ways(summary) for note in way["notes"] if "step size" not in note]
+    said += [note for note in notes if note not in told and "still improving" not in note]
+    said += [*luck(summary), *more_tested(summary), *work(summary)]
     return parts.heading("How sure") + "<ul>" + "".join(f"<li>{escape(text)}</li>" for text in said) + "</ul>"
+
+
+def _chance(ptr: dict[str, float]) -> str:
+    return f"{100 * ptr['low']:.0f} to {100 * ptr['high']:.0f}%"
 
 
 def _training(summary: Summary) -> str:

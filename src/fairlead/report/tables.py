@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fairlead.metrics import METRICS
-from fairlead.metrics.measures import FEW
+from fairlead.metrics.advice import told_owner
 from fairlead.metrics.verdict import Verdict
 from fairlead.runs.summary import Decided, Decisions, Entry, Summary, Way
 
@@ -27,13 +27,13 @@ BAR, IMPROVING = " *", " †"
 VERDICTS: tuple[str, ...] = get_args(Verdict)
 GROUPS = {"alone": "Alone", "method": "Together", "pooled": "All rows in one place"}
 SHORT = {"alone": "alone:", "method": "together:", "pooled": "in one place:"}
-MODELS = {"personal": "each client's personal model", "global": "the global model"}
+MODELS = {"personal": "each owner's personal model", "global": "the global model"}
 RULES = {
     "validation": "the round with the best validation accuracy",
     "loss": "the number of rounds with the lowest validation loss",
     "last": "the last round",
 }
-AVERAGES = {"clients": "clients, each counting the same", "samples": "samples, each counting the same"}
+AVERAGES = {"clients": "owners, each counting the same", "samples": "samples, each counting the same"}
 LATEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$", NONE: "--"}
 LATEX |= {"†": r"\dag{}"} | {mark: f"\\{mark}" for mark in "&%$#_{}"}
 
@@ -149,7 +149,7 @@ def improving(way: Way) -> list[str]:
 def lowest(summary: Summary, way: Way) -> str | None:
     """The name of the owner that the way serves worst."""
     named = zip(summary["findings"]["owners"], way["scores"], strict=True)
-    return next((owner for owner, score in named if score is not None and score == way["lowest"]), None)
+    return next((told_owner(owner) for owner, score in named if score is not None and score == way["lowest"]), None)
 
 
 def counts(way: Way) -> dict[str, int]:
@@ -275,7 +275,14 @@ def _width(shown: list[Column], found: list[Row]) -> int:
 
 def opening_lines(summary: Summary) -> list[str]:
     """What to know before the table: what is odd about the data, what verdicts are about, and what the bar is."""
-    return [*data_notes(summary), basis(summary)]
+    return [*data_notes(summary), *nobody_else(summary), basis(summary)]
+
+
+def nobody_else(summary: Summary) -> list[str]:
+    """A sentence where there is one owner."""
+    if len(summary["findings"]["owners"]) > 1:
+        return []
+    return ["There is one owner, and nobody to train with: methods differ from training alone in how they train only."]
 
 
 def data_notes(summary: Summary) -> list[str]:
@@ -295,7 +302,7 @@ def verdict_lines(summary: Summary, most: int = 12) -> list[str]:
 
     Up to `most` owners have a line of their own; more are counted by action.
     """
-    said = [*marks(summary), *newcomers(summary), caption(summary), *small_owners(summary), *luck(summary)]
+    said = [*marks(summary), *newcomers(summary), caption(summary), *enough_rows(summary), *luck(summary)]
     said += [*more_tested(summary), *work(summary)]
     return [*said, *decision_lines(summary), *advice_lines(summary, most)]
 
@@ -304,8 +311,11 @@ def marks(summary: Summary) -> list[str]:
     """What the marks in the table and the names of its rows mean."""
     named = [f"{w['name']}: {w['title']}" for w in ways(summary) if w["title"] not in (w["name"], f"the {w['name']}")]
     said = ["; ".join(["*: the bar", *named]) + "."]
+    short = {
+        note: [w["name"] for w in ways(summary) if note in w["notes"]] for w in ways(summary) for note in improving(w)
+    }
+    said += [f"†: {', '.join(who)} {'was' if len(who) == 1 else 'were'} {note}." for note, who in short.items()]
     for way in ways(summary):
-        said += [f"†: {way['name']} was {note}." for note in improving(way)]
         said += [f"{way['name']}: {note}." for note in way["notes"] if any(words in note for words in REMARKS)]
     return said
 
@@ -381,17 +391,17 @@ def luck(summary: Summary) -> list[str]:
     ]
 
 
-def small_owners(summary: Summary) -> list[str]:
-    """A sentence where owners with a handful of test rows move the means as much as all others do."""
-    clients = summary["methods"][summary["control"]]["clients"]
-    small = [client for client in clients if 0 < client["n_test"] < FEW]
-    if published(summary) or not small:
+def enough_rows(summary: Summary) -> list[str]:
+    """A sentence where means depend on owners with too few rows to tell: what the others gain."""
+    m, told = measure(summary), []
+    for way in ways(summary, "method"):
+        known = [v for v in way["verdicts"] if v["gain"] is not None]
+        sure = [v["gain"] for v in known if v["verdict"] != "too few rows to tell"]
+        if 0 < len(sure) < len(known):
+            told.append(f"{way['name']} {m.gain(sum(sure) / len(sure))} ({len(sure):,} of {len(known):,} owners)")
+    if not told:
         return []
-    who = ", ".join(f"{client['name']} ({client['n_test']})" for client in small)
-    who = who if len(small) <= 6 else f"{len(small)} of {len(clients)}"
-    return [
-        f"Owners with fewer than {FEW} test rows move the means as much as the others: {who}. Look at the verdicts."
-    ]
+    return [f"The mean gain{m.unit}, without the owners that have too few rows to tell: {', '.join(told)}."]
 
 
 def more_tested(summary: Summary) -> list[str]:
@@ -465,9 +475,10 @@ def caption(summary: Summary) -> str:
     groups: dict[tuple[str, str, str], list[str]] = {}
     for name, entry in summary["methods"].items():
         groups.setdefault(facts(entry), []).append(name)
-    title = measure(summary).title
+    title, several = measure(summary).title, len(summary["findings"]["owners"]) > 1
     said = [
-        f"test {title} of {model} at {rule}, averaged over {average}"
+        f"test {title} of {model} at {rule}"
+        + (f", averaged over {average}" if several else "")
         + (f" ({', '.join(names)})" if len(groups) > 1 else "")
         for (model, rule, average), names in groups.items()
     ]
