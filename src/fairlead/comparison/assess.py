@@ -141,21 +141,23 @@ def weighed(bench: Bench, name: str, fold: Fold, done: Mapping[str, Trained], me
     assert how is not None
     place = f"fold{fold.number}"
 
-    def crossed(voice: str, first: int | None = None) -> list[Job]:
+    def crossed(voice: str, count: int, first: int | None = None) -> list[Job]:
         one, jobs = done[voice], []
-        for j, part in enumerate(bench.parts(fold, how.parts, not one.refitted)[:first]):
-            job = decided(bench.job(f"{place}/part{j}of{how.parts}", voice, part, bench.seed), one.choice)
+        for j, part in enumerate(bench.parts(fold, count, not one.refitted)[:first]):
+            job = decided(bench.job(f"{place}/part{j}of{count}", voice, part, bench.seed), one.choice)
             result(job, None, bench.tell(voice, one.choice.round))
             jobs.append(job)
         return jobs
 
-    parts = {voice: crossed(voice, 1) for voice in how.voices}
+    parts = {voice: crossed(voice, how.parts, 1) for voice in how.voices}
     kept = heard([Voice(v, done[v].final[0], parts[v]) for v in how.voices], how, metric)
-    parts |= {voice: crossed(voice) for voice in how.voices if voice in kept}
+    parts |= {voice: crossed(voice, how.parts) for voice in how.voices if voice in kept}
+    halves = {voice: crossed(voice, 2) if voice in kept else [] for voice in how.voices}
     last = done[how.voices[-1]]
     final = []
     for repeat in range(bench.effort.repeats):
-        voices = [Voice(v, done[v].final[min(repeat, len(done[v].final) - 1)], parts[v]) for v in how.voices]
+        last_of = {v: done[v].final[min(repeat, len(done[v].final) - 1)] for v in how.voices}
+        voices = [Voice(v, last_of[v], parts[v], halves[v]) for v in how.voices]
         final.append(voted(bench, name, f"{place}/final{repeat}", fold.whole, voices, metric))
     return Trained(last.choice, last.chosen_in, final, all(done[v].refitted for v in how.voices))
 
@@ -167,7 +169,7 @@ def voted(bench: Bench, name: str, place: str, federation: Federation, voices: S
     last = voices[-1].final
     job = bench.job(place, name, federation, last.seed)
     # Made from other runs or for another metric, it is another run.
-    made = [_inside(bench, one) for voice in voices for one in (voice.final, *voice.parts)]
+    made = [_inside(bench, one) for voice in voices for one in voice.runs]
     e = dataclasses.replace(last.experiment, unseen=job.experiment.unseen, options=job.experiment.options)
     job = dataclasses.replace(job, folder=job.folder / digest([made, metric.name]), experiment=e)
     deploy(job, voices, how, metric)
