@@ -30,7 +30,7 @@ from scipy.stats import binomtest, ttest_1samp
 from fairlead.catalogue import parse
 from fairlead.clients import InProcess, engine
 from fairlead.comparison.assess import TWIN
-from fairlead.comparison.decisions import Answers, in_order, in_parts
+from fairlead.comparison.decisions import Answers, in_parts, one_after_another
 from fairlead.core import DivergedError, Federation, NeedsValidationError, Plan, Split
 from fairlead.functional import stack_weights, voice_outputs
 from fairlead.methods import guard
@@ -106,10 +106,12 @@ def answers(settings: dict[str, Any], seed: int) -> dict[str, Any]:
     share = held / (held + int(chooses.train.sizes.sum()))
     plain, validated = ([in_parts(whole, n, seed, held) for n in (PARTS, 2)] for held in (0.0, share))
 
-    def said(name: str) -> tuple[Federation, torch.Tensor] | None:
-        def of(cuts: list[list[Federation]], final: Federation) -> tuple[Federation, torch.Tensor]:
+    def said(name: str) -> tuple[list[Split], torch.Tensor] | None:
+        def of(cuts: list[list[Federation]], final: Federation) -> tuple[list[Split], torch.Tensor]:
             crossed = [Answers([[trained(name, part, e, seed) for part in cut]], cut) for cut in cuts]
-            return in_order(*crossed), voice_outputs(torch.cat(trained(name, final, e, seed)), whole.target_kind)
+            return [one_after_another(one) for one in crossed], voice_outputs(
+                torch.cat(trained(name, final, e, seed)), whole.target_kind
+            )
 
         try:
             return of(plain, whole)
@@ -121,15 +123,15 @@ def answers(settings: dict[str, Any], seed: int) -> dict[str, Any]:
     found = {name: said(name) for name in ("local", *METHODS)}
     assert found["local"] is not None, "LOCAL diverged; choose a smaller step size"
     twins = [trained("local", whole, e, seed + TWIN * (i + 1)) for i in range(TWINS)]
-    samples = found["local"][0]
+    by_parts, by_halves = found["local"][0]
     return {
-        "y": samples.train.y,
-        "starts": samples.train.starts,
-        "half_y": samples.validation.y,
+        "y": by_parts.y,
+        "starts": by_parts.starts,
+        "half_y": by_halves.y,
         "test_y": whole.test.y,
         "test_starts": whole.test.starts,
-        "crossed": {name: one[0].train.x[:, 0] if one else None for name, one in found.items()},
-        "halves": {name: one[0].validation.x[:, 0] if one else None for name, one in found.items()},
+        "crossed": {name: one[0][0].x[:, 0] if one else None for name, one in found.items()},
+        "halves": {name: one[0][1].x[:, 0] if one else None for name, one in found.items()},
         "test": {name: one[1] if one else None for name, one in found.items()},
         "twins": [voice_outputs(torch.cat(one), whole.target_kind) for one in twins],
     }
@@ -147,7 +149,7 @@ def trained(name: str, federation: Federation, e: Experiment, seed: int) -> list
 
 
 def samples_of(found: dict[str, Any], voices: Sequence[str], quantity: bool) -> tuple[Federation, Split]:
-    """What the voices say of the rows to decide on, and of the test rows; (n, M, K)."""
+    """What the voices say of the rows to decide on, and of the test rows; (n, M, K). Validation: by halves."""
     x, halves, test_x = (
         torch.stack([found[part][name] for name in voices], 1) for part in ("crossed", "halves", "test")
     )

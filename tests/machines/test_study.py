@@ -144,7 +144,7 @@ def decided_in_one_place(study: Study, data: Path, name: str, seed: int) -> list
 
 
 def test_each_site_decides_by_itself_as_in_one_place(data: Path, tmp_path: Path) -> None:
-    settings = SETTINGS | {"rounds": 6, "evaluate_every": 3, "set": {"guard": {"sure": 0.57, "parts": 3}}}
+    settings = SETTINGS | {"rounds": 6, "evaluate_every": 3, "set": {"guard": {"sure": 0.55, "parts": 3}}}
     study = Study(tuple(p.stem for p in data.glob("*.csv")), ("fedavg+guard",), settings)
     post = Direct(study, data, tmp_path / "sites")
     results = conduct(study, post, tmp_path / "out")
@@ -157,7 +157,8 @@ def test_each_site_decides_by_itself_as_in_one_place(data: Path, tmp_path: Path)
         assert set(found) == {"fedavg", "fedavg+guard"}
         own = found["fedavg+guard"]["decision"]
         assert own["weights"] == pytest.approx({"local": alone, "fedavg": other}, abs=1e-5)
-        assert (own["worse"], own["gain"]) == pytest.approx((worse, gain), abs=1e-5)
+        risk = own.get("declined", own)
+        assert (risk["worse"], risk["gain"]) == pytest.approx((worse, gain), abs=1e-5)
         deployed.add(own["deploys"])
         text = (folder / "verdict.txt").read_text()
         assert "fedavg+guard decided, by accuracy: " in text
@@ -168,7 +169,7 @@ def test_each_site_decides_by_itself_as_in_one_place(data: Path, tmp_path: Path)
             assert (model(rows)["disease"] == single(rows)["disease"]).all()
             assert found["fedavg+guard"]["method_score"] == found["fedavg+guard"]["control_score"]
         else:
-            assert 0 < own["worse"] <= 0.43
+            assert 0 < own["worse"] <= 0.45
     assert len(deployed) > 1  # some stay alone and some do not
     assert results["runs"]["fedavg+guard-seed0"]["scores"] == {}  # what a site deploys is told to nobody
     again = conduct(study, post, tmp_path / "out")

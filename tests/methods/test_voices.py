@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -125,15 +124,9 @@ def answers(good: Chances, rows: int = 60, half: Chances | None = None) -> Feder
 
     `half`: with these, where they learned from half of the rows.
     """
-    train, halves = spoken(good, rows, 1), spoken(half or good, rows, 2)
-    none = Split(train.x[:0], train.y[:0], torch.zeros_like(train.starts))
-    return Federation(train, halves, none, ("a", "b", "c"))
-
-
-def spoken(good: Chances, rows: int, seed: int) -> Split:
-    g = torch.Generator().manual_seed(seed)
+    g = torch.Generator().manual_seed(1)
     x, y = [], []
-    for own, other in good.values():
+    for own, other in (chances for k in good for chances in (good[k], (half or good)[k])):
         truth = torch.randint(3, (rows,), generator=g)
         voices = []
         for chance in (own, other):
@@ -141,7 +134,9 @@ def spoken(good: Chances, rows: int, seed: int) -> Split:
             voices.append((2.0 * torch.eye(3)[said]).log_softmax(-1))
         x.append(torch.stack(voices, 1))
         y.append(truth)
-    return Split(torch.cat(x), torch.cat(y), torch.arange(len(good) + 1) * rows)
+    train = Split(torch.cat(x), torch.cat(y), torch.arange(len(good) + 1) * 2 * rows)
+    none = Split(train.x[:0], train.y[:0], torch.zeros_like(train.starts))
+    return Federation(train, none, none, ("a", "b", "c"))
 
 
 MIXED = {0: (0.6, 0.95), 1: (0.6, 0.95), 2: (0.95, 0.4), 3: (0.9, 0.88), 4: (0.55, 0.9)}
@@ -195,8 +190,9 @@ def test_a_gain_that_falls_as_rows_grow_is_not_counted_on() -> None:
 
 def test_nothing_is_promised_where_nothing_is_known_of_further_rows() -> None:
     samples = answers(dict.fromkeys(range(12), (0.8, 0.9)))
-    none = Split(samples.train.x[:0], samples.train.y[:0], torch.zeros_like(samples.train.starts))
-    assert decided(GUARD, replace(samples, validation=none))[:, 0].tolist() == [1.0] * 12
+    for k in range(12):
+        samples.train.client(k)[0][60:] = torch.nan  # what was said of the halves
+    assert decided(GUARD, samples)[:, 0].tolist() == [1.0] * 12
 
 
 @pytest.mark.parametrize("parts", [3, 5, 10])
@@ -225,9 +221,9 @@ def test_voices_that_say_no_numbers_are_not_deployed() -> None:
 def test_a_client_without_rows_follows_the_others() -> None:
     everybody = answers(dict.fromkeys(range(6), (0.5, 0.95)))
     starts = torch.cat([everybody.train.starts, everybody.train.starts[-1:]])
-    train, halves = (Split(one.x, one.y, starts) for one in (everybody.train, everybody.validation))
+    train = Split(everybody.train.x, everybody.train.y, starts)
     none = Split(train.x[:0], train.y[:0], torch.zeros_like(starts))
-    rows = decided(GUARD, Federation(train, halves, none, everybody.classes))
+    rows = decided(GUARD, Federation(train, none, none, everybody.classes))
     assert rows[6, 1] > 0.5
     assert 0 < rows[6, 2] <= 0.1
 

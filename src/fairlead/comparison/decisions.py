@@ -105,7 +105,8 @@ def said(voices: Sequence[Voice]) -> Federation:
         outputs = [[kept_outputs(job, "test") for job in jobs] for jobs in runs]
         return Answers(outputs, [job.federation for job in runs[0]])
 
-    return in_order(of([voice.parts for voice in voices]), of([voice.halves for voice in voices]))
+    parts = of([voice.parts for voice in voices])
+    return in_order(parts, of([voice.halves for voice in voices]) if voices[0].halves else parts)
 
 
 def heard(first: Sequence[Voice], decision: Decision, metric: Metric) -> set[str]:
@@ -128,22 +129,24 @@ class Answers(NamedTuple):
 
 
 def in_order(crossed: Answers, halves: Answers) -> Federation:
-    """Samples to decide by, (n, M, K) each: to train from the parts in their order, to validate from the halves."""
-    whole = crossed.parts[0]
-    train = _one_after_another(crossed, whole)
-    none = Split(train.x[:0], train.y[:0], torch.zeros_like(train.starts))
-    validation = _one_after_another(halves, whole) if halves.parts else none
-    return Federation(train, validation, none, whole.classes, whole.names)
+    """Samples to decide by, (2n, M, K) of each client: what was said of its parts, then of its halves."""
+    whole, (by_parts, by_halves) = crossed.parts[0], (one_after_another(said) for said in (crossed, halves))
+    both = [split.client(k) for k in range(whole.clients) for split in (by_parts, by_halves)]
+    x, y = (torch.cat([one[i] for one in both]) for i in (0, 1))
+    train = Split(x, y, by_parts.starts + by_halves.starts)
+    none = Split(x[:0], y[:0], torch.zeros_like(train.starts))
+    return Federation(train, none, none, whole.classes, whole.names)
 
 
-def _one_after_another(said: Answers, whole: Federation) -> Split:
+def one_after_another(said: Answers) -> Split:
+    """A client's parts one after another, (n, M, K)."""
     outputs, parts = said
     x, y, sizes = [], [], []
-    for k in range(whole.clients):
+    for k in range(parts[0].clients):
         # Larger parts first: `part_of` then knows each row's part.
         order = sorted(range(len(parts)), key=lambda j: -len(outputs[0][j][k]))
         z = [torch.cat([voice[j][k] for j in order]) for voice in outputs]
-        x.append(torch.stack([voice_outputs(one, whole.target_kind) for one in z], 1))
+        x.append(torch.stack([voice_outputs(one, parts[0].target_kind) for one in z], 1))
         y.append(torch.cat([parts[j].test.client(k)[1] for j in order]))
         sizes.append(len(y[-1]))
     return Split(torch.cat(x), torch.cat(y), torch.tensor([0, *sizes]).cumsum(0))

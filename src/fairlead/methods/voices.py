@@ -1,8 +1,8 @@
 """What a client deploys, decided after training from several models of its own: its voices.
 
 LOCAL is the first voice. What the voices say of rows that none of them learned from are the samples here; they come
-from cross-fitting (`comparison.decisions`); a client's are (n, M, K) and lie in the order of its parts. The validation
-samples are the same rows in the order of two halves, answered by models that learned from the other half.
+from cross-fitting (`comparison.decisions`). A client's are (2n, M, K): its n rows in the order of its parts,
+answered by models that learned from the other parts, then in the order of two halves, by models of the other half.
 The decision is a federated method like any other: `decide` runs through the round loop, in one process or between
 machines, with messages of a few numbers.
 
@@ -163,6 +163,13 @@ def part_of(rows: int, parts: int) -> Tensor:
     return torch.repeat_interleave(torch.arange(parts), torch.tensor(sizes))
 
 
+def apart(samples: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
+    """A client's samples and targets by parts, and those by halves."""
+    z, y = samples
+    n = len(z) // 2
+    return z[:n], y[:n], (z[n:], y[n:])
+
+
 class Measured(NamedTuple):
     """How much better than LOCAL a candidate is on one client's rows."""
 
@@ -237,13 +244,12 @@ class Deciding:
 
     def client(self, state: Named, message: Named, task: Task) -> tuple[Named, Named]:
         replies: list[Named] = []
-        halves = list(task.data("validation"))
-        for i, (z, y) in enumerate(task.data()):
+        for i, (z, y, halves) in enumerate(map(apart, task.data())):
             s = row(message["s"], i)
             terms = stack_terms(z[None], y[None], z.new_ones(1, len(z)), s[None], self.kind)
             told = [NOTHING] * len(self.decision.candidates)
             if task.round >= ROUNDS and sound(z):
-                told = self.gains(z, y, *self.weights(z, y, s), halves[i])
+                told = self.gains(z, y, *self.weights(z, y, s), halves)
             replies.append(
                 {"loss": terms.loss[:, None], "slope": terms.slope, "curve": terms.curve.flatten(1)}
                 | {f: z.new_tensor([[getattr(m, f) for m in told]]) for f in Measured._fields}
@@ -280,12 +286,12 @@ class Deciding:
         return [measured(y, said[name], z[:, 0], parts, self.metric) for name in self.decision.candidates]
 
     def personal(self, state: Named, message: Named, task: Task) -> Tensor:
-        rows, halves = [], list(task.data("validation"))
-        for i, (z, y) in enumerate(task.data()):
+        rows = []
+        for i, (z, y, halves) in enumerate(map(apart, task.data())):
             s_k, crossed = self.weights(z, y, row(message["s"], i))
             told = [NOTHING] * len(self.decision.candidates)
             if sound(z):
-                told = self.gains(z, y, s_k, crossed, halves[i])
+                told = self.gains(z, y, s_k, crossed, halves)
             # Who has no rows follows the others; who has a voice that says no numbers stays alone.
             usable = bool(z.isfinite().all())
             shared = {n: row(message[n], i) for n in (*SHARED, *COMMON)}
