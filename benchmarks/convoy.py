@@ -33,6 +33,7 @@ from fairlead.methods.convoy import TRACKS
 from fairlead.metrics import METRICS
 
 STRENGTH, ENDLESS = 15.0, 1e4
+MORE = ("ditto", "fedora")  # what Convoy might listen to besides
 
 
 def ways(found: dict[str, Any], quantity: bool) -> dict[str, list[np.ndarray[Any, Any]]]:
@@ -59,6 +60,10 @@ def ways(found: dict[str, Any], quantity: bool) -> dict[str, list[np.ndarray[Any
         :, : len(tracks)
     ]
     scores = {name: [score(test, k, w[k]) for k in range(len(w))] for name, w in each.items()}
+    for name in (name for name in MORE if found["test"][name] is not None):
+        joined, said = samples_of(found, [*tracks, name], quantity)
+        seven = weights(joined, STRENGTH)[:, 0]
+        scores[f"with {name}"] = [score(said, k, seven[k]) for k in range(joined.clients)]
     alike = torch.stack([found["test"]["local"], *found["twins"]], 1)
     like = torch.full((alike.shape[1],), 1 / alike.shape[1])
     whole = Split(alike, test.y, test.starts)
@@ -71,10 +76,12 @@ def table(cases: Sequence[dict[str, Any]]) -> list[str]:
     columns = ["", "mean gain, points", "worst federation", "lowest 5% of clients, gain", "significantly worse, %"]
     lines = [f"| {' | '.join(columns)} |", "| --- |" + " ---: |" * (len(columns) - 1)]
     classes = [one["ways"] for one in cases if not one["quantity"]]
-    for name in cases[0]["ways"]:
-        gains = [100 * float(np.mean(gained(ways_, name))) for ways_ in classes]
-        low = [100 * (lowest(ways_[name]) - lowest(ways_["local"])) for ways_ in classes]
-        worse = [p_worse(a - b) < ERROR for one in cases for a, b in _pairs(one["ways"], name)]
+    for name in dict.fromkeys(name for one in cases for name in one["ways"]):
+        known = [ways_ for ways_ in classes if name in ways_]  # all but those where it diverged
+        gains = [100 * float(np.mean(gained(ways_, name))) for ways_ in known]
+        low = [100 * (lowest(ways_[name]) - lowest(ways_["local"])) for ways_ in known]
+        every = [one["ways"] for one in cases if name in one["ways"]]
+        worse = [p_worse(a - b) < ERROR for ways_ in every for a, b in _pairs(ways_, name)]
         cells = f"{np.mean(gains):+.2f} | {min(gains):+.1f} | {np.mean(low):+.2f} | {100 * np.mean(worse):.1f}"
         lines.append(f"| {name} | {cells} |")
     return lines
