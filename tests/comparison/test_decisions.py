@@ -42,6 +42,8 @@ def test_guarded_and_unguarded_stand_beside_each_other(published: fairlead.Compa
         weights = decided["weights"]
         assert (decided["deploys"] == "local") == (weights == {"local": 1.0, "fedavg": 0.0})
         assert 0 <= decided["worse"] <= 0.1
+        assert (decided["deploys"] == "local") == ("declined" in decided)
+        assert "declined" not in decided or 0.1 < decided["declined"]["worse"] <= 1
     (stacked,) = methods["fedora+stack"]["decisions"]
     assert stacked["sure"] is None
     assert {client["deploys"] for client in stacked["clients"]} == {"stack"}
@@ -95,9 +97,9 @@ def test_nothing_is_trained_twice_and_more_rounds_decide_anew(published: fairlea
 
 def test_more_rounds_decide_anew(tmp_path: Path) -> None:
     options = SMALL | {"rounds": 1}
-    fairlead.compare(["fedavg+guard"], out=tmp_path, set={"guard": {"parts": 2}}, **options)
+    fairlead.compare(["fedavg+guard"], out=tmp_path, set={"guard": {"parts": 3}}, **options)
     longer = fairlead.resume(tmp_path, rounds=3)
-    direct = fairlead.compare(["fedavg+guard"], set={"guard": {"parts": 2}}, **SMALL | {"rounds": 3})
+    direct = fairlead.compare(["fedavg+guard"], set={"guard": {"parts": 3}}, **SMALL | {"rounds": 3})
     ours, theirs = (c.summary["methods"]["fedavg+guard"] for c in (longer, direct))
     assert ours["accuracy"] == theirs["accuracy"]
     assert ours["decisions"] == theirs["decisions"]
@@ -105,7 +107,7 @@ def test_more_rounds_decide_anew(tmp_path: Path) -> None:
 
 def test_newcomers_and_absent_clients_decide_too(tmp_path: Path) -> None:
     options = SMALL | {"clients": 5, "unseen": 0.4, "participation": 0.5, "rounds": 3}
-    found = fairlead.compare(["fedavg+guard"], out=tmp_path, set={"guard": {"parts": 2}}, **options)
+    found = fairlead.compare(["fedavg+guard"], out=tmp_path, set={"guard": {"parts": 3}}, **options)
     (told,) = found.summary["methods"]["fedavg+guard"]["decisions"]
     assert len(told["clients"]) == 5
     assert found.summary["methods"]["fedavg+guard"]["unseen"]["accuracy"] is not None
@@ -152,7 +154,7 @@ def test_quantities_in_folds_from_search_to_export(table: Path, tmp_path: Path) 
         rounds=12,
         folds=2,
         engine="loop",
-        set={"guard": {"parts": 2}},
+        set={"guard": {"parts": 3}},
         out=tmp_path / "run",
     )
     entry = found.summary["methods"]["fedavg+guard"]

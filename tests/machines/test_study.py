@@ -19,7 +19,7 @@ import fairlead
 from fairlead import rounds
 from fairlead.clients import InProcess, engine
 from fairlead.clients.wire import Ask, pack_ask
-from fairlead.comparison.decisions import in_order, in_parts
+from fairlead.comparison.decisions import Answers, in_order, in_parts
 from fairlead.core import EngineError, InputError, Plan
 from fairlead.data import Scenario
 from fairlead.data.agreement import Agreed, Look, OwnColumn, agree, look, read_own, tell_own
@@ -120,18 +120,22 @@ def decided_in_one_place(study: Study, data: Path, name: str, seed: int) -> list
     whole = Scenario(data=str(data), label="disease", split="column", clients=None).build(0)
     how = study.decision(name)
     assert how is not None
-    parts = [replace(part, validation=whole.validation) for part in in_parts(whole, how.parts, 0)]
-    said: list[list[Any]] = []
-    for voice in how.voices:
-        said.append([])
-        for part in parts:
-            entry, plan = study.entry(voice), study.plan(seed)
-            with InProcess(part, study.training(), engine("loop")) as clients:
-                module = study.module(tuple(part.train.x.shape[1:]), part.outputs, seed)
-                for _ in rounds.federate(entry.method, clients, module, plan, average=entry.average):
-                    pass
-                said[-1].append(clients.outputs("test"))
-    with InProcess(in_order(said, parts), study.training(), engine("loop")) as clients:
+
+    def answered(count: int) -> Answers:
+        parts = [replace(part, validation=whole.validation) for part in in_parts(whole, count, 0)]
+        said: list[list[Any]] = []
+        for voice in how.voices:
+            said.append([])
+            for part in parts:
+                entry, plan = study.entry(voice), study.plan(seed)
+                with InProcess(part, study.training(), engine("loop")) as clients:
+                    module = study.module(tuple(part.train.x.shape[1:]), part.outputs, seed)
+                    for _ in rounds.federate(entry.method, clients, module, plan, average=entry.average):
+                        pass
+                    said[-1].append(clients.outputs("test"))
+        return Answers(said, parts)
+
+    with InProcess(in_order(answered(how.parts), answered(2)), study.training(), engine("loop")) as clients:
         plan = Plan(rounds=ROUNDS, evaluate_every=ROUNDS, seed=seed)
         for _ in rounds.federate(decide(how, METRICS["accuracy"], "class"), clients, Weigh(2), plan):
             pass
@@ -140,7 +144,7 @@ def decided_in_one_place(study: Study, data: Path, name: str, seed: int) -> list
 
 
 def test_each_site_decides_by_itself_as_in_one_place(data: Path, tmp_path: Path) -> None:
-    settings = SETTINGS | {"rounds": 6, "evaluate_every": 3, "set": {"guard": {"sure": 0.57, "parts": 3}}}
+    settings = SETTINGS | {"rounds": 6, "evaluate_every": 3, "set": {"guard": {"sure": 0.55, "parts": 3}}}
     study = Study(tuple(p.stem for p in data.glob("*.csv")), ("fedavg+guard",), settings)
     post = Direct(study, data, tmp_path / "sites")
     results = conduct(study, post, tmp_path / "out")
@@ -153,7 +157,8 @@ def test_each_site_decides_by_itself_as_in_one_place(data: Path, tmp_path: Path)
         assert set(found) == {"fedavg", "fedavg+guard"}
         own = found["fedavg+guard"]["decision"]
         assert own["weights"] == pytest.approx({"local": alone, "fedavg": other}, abs=1e-5)
-        assert (own["worse"], own["gain"]) == pytest.approx((worse, gain), abs=1e-5)
+        risk = own.get("declined", own)
+        assert (risk["worse"], risk["gain"]) == pytest.approx((worse, gain), abs=1e-5)
         deployed.add(own["deploys"])
         text = (folder / "verdict.txt").read_text()
         assert "fedavg+guard decided, by accuracy: " in text
@@ -164,7 +169,7 @@ def test_each_site_decides_by_itself_as_in_one_place(data: Path, tmp_path: Path)
             assert (model(rows)["disease"] == single(rows)["disease"]).all()
             assert found["fedavg+guard"]["method_score"] == found["fedavg+guard"]["control_score"]
         else:
-            assert 0 < own["worse"] <= 0.43
+            assert 0 < own["worse"] <= 0.45
     assert len(deployed) > 1  # some stay alone and some do not
     assert results["runs"]["fedavg+guard-seed0"]["scores"] == {}  # what a site deploys is told to nobody
     again = conduct(study, post, tmp_path / "out")

@@ -35,7 +35,7 @@ def test_neighbours_that_share_nothing_train_alone() -> None:
 
 
 def test_convoy_deploys_its_tracks_as_one_module_and_says_whom_a_client_listens_to(tmp_path: Path) -> None:
-    settings = {"convoy": {"parts": 2, "sure": 0.5}}
+    settings = {"convoy": {"parts": 3, "sure": 0.5}}
     found = fairlead.compare(
         ["convoy"],
         scenario="rotated-digits",

@@ -116,11 +116,17 @@ def test_values_of_luck_have_its_mean() -> None:
     assert float(values.median()) < 0.018  # a long tail to the right
 
 
-def answers(good: dict[int, tuple[float, float]], rows: int = 60) -> Federation:
-    """What LOCAL and another voice say of the rows of each client, right with the given chances; three classes."""
+Chances = dict[int, tuple[float, float]]
+
+
+def answers(good: Chances, rows: int = 60, half: Chances | None = None) -> Federation:
+    """What LOCAL and another voice say of the rows of each client, right with the given chances; three classes.
+
+    `half`: with these, where they learned from half of the rows.
+    """
     g = torch.Generator().manual_seed(1)
     x, y = [], []
-    for own, other in good.values():
+    for own, other in (chances for k in good for chances in (good[k], (half or good)[k])):
         truth = torch.randint(3, (rows,), generator=g)
         voices = []
         for chance in (own, other):
@@ -128,7 +134,7 @@ def answers(good: dict[int, tuple[float, float]], rows: int = 60) -> Federation:
             voices.append((2.0 * torch.eye(3)[said]).log_softmax(-1))
         x.append(torch.stack(voices, 1))
         y.append(truth)
-    train = Split(torch.cat(x), torch.cat(y), torch.arange(len(good) + 1) * rows)
+    train = Split(torch.cat(x), torch.cat(y), torch.arange(len(good) + 1) * 2 * rows)
     none = Split(train.x[:0], train.y[:0], torch.zeros_like(train.starts))
     return Federation(train, none, none, ("a", "b", "c"))
 
@@ -153,7 +159,7 @@ def test_who_is_better_off_alone_stays_alone_on_every_engine(on: str) -> None:
     rows = decided(GUARD, answers(MIXED), on)
     weights, worse, gain = rows[:, :2], rows[:, 2], rows[:, 3]
     assert weights[2].tolist() == [1.0, 0.0]  # the method would have cost it half of its answers
-    assert worse[2] == gain[2] == 0
+    assert worse[2] > 0.1  # with the stack, which it declined
     for k in (0, 1, 4):
         assert weights[k, 1] > weights[k, 0]
         assert worse[k] <= 0.1
@@ -171,6 +177,29 @@ def test_where_everybody_gains_clearly_small_owners_leave_too() -> None:
 def test_where_everybody_loses_nobody_leaves() -> None:
     rows = decided(GUARD, answers(dict.fromkeys(range(12), (0.85, 0.6)), rows=24))
     assert int((rows[:, 0] == 1).sum()) == 12
+
+
+def test_a_gain_that_falls_as_rows_grow_is_not_counted_on() -> None:
+    """The same gains with all rows but a part; where LOCAL caught up on the way there, it goes on to do so."""
+    now = dict.fromkeys(range(12), (0.8, 0.9))
+    steady, falling = (decided(GUARD, answers(now, half=dict.fromkeys(now, h))) for h in ((0.8, 0.9), (0.5, 0.9)))
+    assert int((steady[:, 0] == 1).sum()) < 3
+    assert int((falling[:, 0] == 1).sum()) == 12
+    assert float(falling[:, 2].min()) > 0.1  # the chances that were declined
+
+
+def test_nothing_is_promised_where_nothing_is_known_of_further_rows() -> None:
+    samples = answers(dict.fromkeys(range(12), (0.8, 0.9)))
+    for k in range(12):
+        samples.train.client(k)[0][60:] = torch.nan  # what was said of the halves
+    assert decided(GUARD, samples)[:, 0].tolist() == [1.0] * 12
+
+
+@pytest.mark.parametrize("parts", [3, 5, 10])
+@pytest.mark.parametrize("power", [0.1, 0.5, 1.0, 2.0])
+def test_errors_that_fall_by_a_power_of_the_rows_fall_by_less_than_is_taken_off(parts: int, power: float) -> None:
+    half, most, all_rows = (rows**-power for rows in (0.5, 1 - 1 / parts, 1.0))
+    assert most - all_rows < guard(("local", "fedavg"), parts=parts).further * (half - most)
 
 
 def test_surer_owners_stay_alone_more_often() -> None:
@@ -246,7 +275,7 @@ def test_parts_are_as_equal_as_they_can_be() -> None:
         assert int(counts.max() - counts.min()) <= 1
 
 
-@pytest.mark.parametrize("options", [{"sure": 1.0}, {"sure": 0.4}, {"parts": 1}, {"strength": 0.0}])
+@pytest.mark.parametrize("options", [{"sure": 1.0}, {"sure": 0.4}, {"parts": 2}, {"strength": 0.0}])
 def test_options_out_of_range_are_refused(options: dict[str, float]) -> None:
     with pytest.raises(InputError, match=f"guard: {next(iter(options))} must"):
         guard(("local", "fedavg"), **options)  # type: ignore[arg-type]

@@ -15,7 +15,7 @@ import torch
 
 from fairlead.catalogue import decision, with_voices
 from fairlead.comparison.assess import Bench, Fold, Trained, decided, voted
-from fairlead.comparison.decisions import Voice
+from fairlead.comparison.decisions import Voice, in_parts
 from fairlead.comparison.findings import Findings
 from fairlead.core import Federation, NeedsValidationError, Split
 from fairlead.effort import Choice
@@ -31,21 +31,28 @@ def train_on_all_rows(
     What is decided after training is decided by the folds' models: each answered for rows it had not learned from.
     """
     federation = joined(fold.whole)
+    halves = in_parts(federation, 2, bench.seed)
     done: dict[str, Job] = {}
+
+    def made(place: str, name: str, rows: Federation) -> Job:
+        choice = middle([run.choice for run in runs[name]])
+        job = decided(bench.job(place, name, rows, bench.seed), choice)
+        result(job, progress=bench.tell(name, choice.round))
+        return job
+
     for name in with_voices(names, bench.experiment.options):
         how = decision(name, bench.experiment.options)
         if how is not None:
-            if all(voice in done for voice in how.voices):
-                voices = [Voice(v, done[v], [run.final[0] for run in runs[v]]) for v in how.voices]
+            # Two folds are the halves themselves: what more rows change is not known then.
+            if all(voice in done and len(runs[voice]) > 2 for voice in how.voices):
+                halved = {v: [made(f"all/part{j}of2", v, half) for j, half in enumerate(halves)] for v in how.voices}
+                voices = [Voice(v, done[v], [run.final[0] for run in runs[v]], halved[v]) for v in how.voices]
                 done[name] = voted(bench, name, "all", federation, voices, metric)
             continue
-        choice = middle([run.choice for run in runs[name]])
-        job = decided(bench.job("all", name, federation, bench.seed), choice)
         try:
-            result(job, progress=bench.tell(name, choice.round))
+            done[name] = made("all", name, federation)
         except NeedsValidationError:
             continue
-        done[name] = job
     return done
 
 

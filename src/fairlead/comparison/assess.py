@@ -48,6 +48,7 @@ from fairlead.runs.run import Job, Progress, Run, check_same, kept_outputs, resu
 from fairlead.runs.summary import Data, Found, Summary, read_run_summary
 from fairlead.settings import Experiment
 
+HALVES = 2  # parts that tell how a gain changes with the number of rows
 TWIN = 1_000_003  # what is added to a seed for a twin
 POOLED = "pooled"
 
@@ -148,14 +149,17 @@ def weighed(bench: Bench, name: str, fold: Fold, done: Mapping[str, Trained], me
     how = decision(name, bench.experiment.options)
     assert how is not None
     kept = _heard(bench, fold, how, done, metric)
-    parts = {
-        v: [without(bench, fold, v, done[v], j, how.parts) for j in range(how.parts if v in kept else 1)]
-        for v in how.voices
-    }
+
+    def crossed(voice: str, count: int, first: int) -> list[Job]:
+        return [without(bench, fold, voice, done[voice], j, count) for j in range(first)]
+
+    parts = {v: crossed(v, how.parts, how.parts if v in kept else 1) for v in how.voices}
+    halves = {v: crossed(v, HALVES, HALVES if v in kept else 0) for v in how.voices}
     last = done[how.voices[-1]]
     final = []
     for repeat in range(bench.effort.repeats):
-        voices = [Voice(v, done[v].final[min(repeat, len(done[v].final) - 1)], parts[v]) for v in how.voices]
+        last_of = {v: done[v].final[min(repeat, len(done[v].final) - 1)] for v in how.voices}
+        voices = [Voice(v, last_of[v], parts[v], halves[v]) for v in how.voices]
         final.append(voted(bench, name, f"fold{fold.number}/final{repeat}", fold.whole, voices, metric))
     return Trained(last.choice, last.chosen_in, final, all(done[v].refitted for v in how.voices))
 
@@ -181,7 +185,7 @@ def voted(bench: Bench, name: str, place: str, federation: Federation, voices: S
     last = voices[-1].final
     job = bench.job(place, name, federation, last.seed)
     # Made from other runs or for another metric, it is another run.
-    made = [_inside(bench, one) for voice in voices for one in (voice.final, *voice.parts)]
+    made = [_inside(bench, one) for voice in voices for one in voice.runs]
     e = dataclasses.replace(last.experiment, unseen=job.experiment.unseen, options=job.experiment.options)
     job = dataclasses.replace(job, folder=job.folder / digest([made, metric.name]), experiment=e)
     deploy(job, voices, how, metric)
@@ -291,17 +295,17 @@ def crossings(bench: Bench, folds: Sequence[Fold], metric: Metric) -> dict[str, 
     """The trainings that what is decided after training needs beside `pieces`, by name."""
     found: dict[str, Callable[[], object]] = {}
 
-    def train(fold: Fold, how: Decision, voice: str, j: int) -> None:
+    def train(fold: Fold, how: Decision, voice: str, j: int, count: int) -> None:
         done = {v: trained(bench, v, fold, trainings(bench, v, folds)) for v in how.voices}  # from their folders
-        if j == 0 or voice in _heard(bench, fold, how, done, metric):
-            without(bench, fold, voice, done[voice], j, how.parts)
+        if (j, count) == (0, how.parts) or voice in _heard(bench, fold, how, done, metric):
+            without(bench, fold, voice, done[voice], j, count)
 
     hows = [how for name in bench.entries if (how := decision(name, bench.experiment.options)) is not None]
     for fold in folds:
         for how in hows:
-            for j in range(how.parts):
+            for j, count in [*((j, how.parts) for j in range(how.parts)), *((j, HALVES) for j in range(HALVES))]:
                 for voice in how.voices:
-                    found[f"{fold.number}-{voice}-{j}of{how.parts}"] = partial(train, fold, how, voice, j)
+                    found[f"{fold.number}-{voice}-{j}of{count}"] = partial(train, fold, how, voice, j, count)
     return found
 
 

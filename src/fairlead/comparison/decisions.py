@@ -1,7 +1,8 @@
 """What each client deploys, decided after training: `METHOD+guard` and `METHOD+stack`.
 
 1. cross     the client's rows are cut into parts; every voice is trained without each part once and answers for it,
-             so that all rows are answered by models that did not learn from them;
+             so that all rows are answered by models that did not learn from them; the same with two halves tells
+             what more rows change;
 2. decide    the clients and the server find weights and chances from these answers (`methods.voices.decide`);
 3. deploy    the voices' final models, which learned from all rows, become one module with the decided weights.
 
@@ -48,6 +49,12 @@ class Voice(NamedTuple):
     name: str
     final: Job
     parts: list[Job]  # of a voice that nobody listened to in the first part: that one alone
+    halves: Sequence[Job] = ()  # those that each left half of the rows out; none of such a voice
+
+    @property
+    def runs(self) -> list[Job]:
+        """All of them, the deployed one first."""
+        return [self.final, *self.parts, *self.halves]
 
 
 def in_parts(whole: Federation, count: int, seed: int, validation: float = 0.0) -> list[Federation]:
@@ -93,8 +100,13 @@ def _without(whole: Federation, part: list[Tensor], held: list[Tensor]) -> Feder
 
 def said(voices: Sequence[Voice]) -> Federation:
     """What the voices say of all rows, each by models that did not learn from it, as train samples (n, M, K)."""
-    outputs = [[kept_outputs(job, "test") for job in voice.parts] for voice in voices]
-    return in_order(outputs, [job.federation for job in voices[0].parts])
+
+    def of(runs: Sequence[Sequence[Job]]) -> Answers:
+        outputs = [[kept_outputs(job, "test") for job in jobs] for jobs in runs]
+        return Answers(outputs, [job.federation for job in runs[0]])
+
+    parts = of([voice.parts for voice in voices])
+    return in_order(parts, of([voice.halves for voice in voices]) if voices[0].halves else parts)
 
 
 def heard(first: Sequence[Voice], decision: Decision, metric: Metric) -> set[str]:
@@ -109,20 +121,35 @@ def heard(first: Sequence[Voice], decision: Decision, metric: Metric) -> set[str
     return {"local"} | {voice.name for voice, weight in zip(first, most.tolist(), strict=True) if weight >= LEAST}
 
 
-def in_order(outputs: Sequence[Sequence[Sequence[Tensor]]], parts: Sequence[Federation]) -> Federation:
-    """Outputs by voice, part and client as train samples (n, M, K), in the order of each client's parts."""
-    whole = parts[0]
+class Answers(NamedTuple):
+    """Outputs by voice, part and client, and the federations of the parts, whose test rows they are for."""
+
+    outputs: Sequence[Sequence[Sequence[Tensor]]]
+    parts: Sequence[Federation]
+
+
+def in_order(crossed: Answers, halves: Answers) -> Federation:
+    """Samples to decide by, (2n, M, K) of each client: what was said of its parts, then of its halves."""
+    whole, (by_parts, by_halves) = crossed.parts[0], (one_after_another(said) for said in (crossed, halves))
+    both = [split.client(k) for k in range(whole.clients) for split in (by_parts, by_halves)]
+    x, y = (torch.cat([one[i] for one in both]) for i in (0, 1))
+    train = Split(x, y, by_parts.starts + by_halves.starts)
+    none = Split(x[:0], y[:0], torch.zeros_like(train.starts))
+    return Federation(train, none, none, whole.classes, whole.names)
+
+
+def one_after_another(said: Answers) -> Split:
+    """A client's parts one after another, (n, M, K)."""
+    outputs, parts = said
     x, y, sizes = [], [], []
-    for k in range(whole.clients):
+    for k in range(parts[0].clients):
         # Larger parts first: `part_of` then knows each row's part.
         order = sorted(range(len(parts)), key=lambda j: -len(outputs[0][j][k]))
         z = [torch.cat([voice[j][k] for j in order]) for voice in outputs]
-        x.append(torch.stack([voice_outputs(one, whole.target_kind) for one in z], 1))
+        x.append(torch.stack([voice_outputs(one, parts[0].target_kind) for one in z], 1))
         y.append(torch.cat([parts[j].test.client(k)[1] for j in order]))
         sizes.append(len(y[-1]))
-    train = Split(torch.cat(x), torch.cat(y), torch.tensor([0, *sizes]).cumsum(0))
-    none = Split(train.x[:0], train.y[:0], torch.zeros_like(train.starts))
-    return Federation(train, none, none, whole.classes, whole.names)
+    return Split(torch.cat(x), torch.cat(y), torch.tensor([0, *sizes]).cumsum(0))
 
 
 def deploy(
@@ -191,8 +218,7 @@ def told(job: Job, voices: Sequence[Voice], decision: Decision, metric: Metric, 
         weights = dict(zip((v.name for v in voices), of["weight"][k].tolist(), strict=True))
         # Models learn quantities in standard deviations; errors in their own unit are what the page tells.
         unit = sd[k] if sd and metric.name in ("rmse", "mae") else 1.0
-        chance, gain = float(of["worse"][k]), unit * float(of["gain"][k])
-        clients.append({"name": name, "deploys": deploys(weights), "weights": weights, "worse": chance, "gain": gain})
+        clients.append({"name": name, **chosen(weights, float(of["worse"][k]), unit * float(of["gain"][k]))})
     return {
         "voices": list(decision.voices),
         "dropped": [voice.name for voice in voices if len(voice.parts) < decision.parts],
@@ -202,6 +228,13 @@ def told(job: Job, voices: Sequence[Voice], decision: Decision, metric: Metric, 
         "clients": clients,
         "test_scores": scores,
     }
+
+
+def chosen(weights: dict[str, float], worse: float, gain: float) -> dict[str, Any]:
+    """What a client deploys, with its chance of being worse than alone and its gain; or what it declined."""
+    what, risk = deploys(weights), {"worse": worse, "gain": gain}
+    found = {"deploys": what, "weights": weights}
+    return found | ({"worse": 0.0, "gain": 0.0, "declined": risk} if what == "local" else risk)
 
 
 def deploys(weights: dict[str, float]) -> str:
@@ -224,7 +257,7 @@ def _scores(job: Job, metric: Metric) -> list[float | None]:
 
 def summarise(job: Job, voices: Sequence[Voice], cost: dict[str, float]) -> RunSummary:
     """The run's own figures; its cost is that of all trainings behind it."""
-    runs = [read_run_summary(one.folder) for voice in voices for one in (voice.final, *voice.parts)]
+    runs = [read_run_summary(one.folder) for voice in voices for one in voice.runs]
     usual = {"class": "accuracy", "labels": "label-accuracy"}.get(job.federation.target_kind)
     count = job.federation.clients
     seconds = cost["train_seconds"] + sum(r["train_seconds"] for r in runs)
@@ -278,11 +311,15 @@ class Protocol:
                 self._train(final)
             except NeedsValidationError:
                 final, validated = compared, True
-        parts = []
-        for j, part in enumerate(self.parts(count, validated)[:first]):
-            parts.append(part.job(self.run(name, f"{name}-part{j}of{count}", seed), compared.engine))
-            self._train(parts[-1])
-        return Voice(name, final, parts)
+
+        def without(count: int) -> list[Job]:
+            jobs = []
+            for j, part in enumerate(self.parts(count, validated)[:first]):
+                jobs.append(part.job(self.run(name, f"{name}-part{j}of{count}", seed), compared.engine))
+                self._train(jobs[-1])
+            return jobs
+
+        return Voice(name, final, without(count), without(2) if first is None else ())
 
     def parts(self, count: int, validated: bool) -> list[Material]:
         """The rows without each of their parts, cut once for all methods and seeds."""

@@ -22,7 +22,7 @@ from pydantic import TypeAdapter, ValidationError
 from fairlead.clients import Remote, placed
 from fairlead.clients.node import SPLITS
 from fairlead.clients.wire import Ask
-from fairlead.comparison.decisions import in_order
+from fairlead.comparison.decisions import Answers, in_order
 from fairlead.core import EngineError, Federation, Split, check_targets
 from fairlead.data.agreement import Agreed, Look, agree
 from fairlead.data.preparation import Preparation, Told
@@ -217,7 +217,8 @@ def made_up(study: Study, agreed: Agreed, preparation: Preparation | None, run: 
     one, how = Federation(split, split, split, agreed.classes), study.decision(run.method)
     if how is not None:
         outputs = torch.zeros(4, one.outputs)
-        one = in_order([[[outputs]]] * len(how.voices), [one])
+        said = Answers([[[outputs]]] * len(how.voices), [one])
+        one = in_order(said, said)
     return placed(one, 0, len(study.sites))
 
 

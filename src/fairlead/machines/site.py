@@ -21,7 +21,7 @@ from torch import nn
 
 from fairlead.clients import Node, placed, wrapped
 from fairlead.clients.wire import Ask, pack_ask, unpack_ask, unpack_reply
-from fairlead.comparison.decisions import deploys, in_order, in_parts
+from fairlead.comparison.decisions import Answers, chosen, in_order, in_parts
 from fairlead.core import FairleadError, Federation, InputError, Layout, RunError, require
 from fairlead.data.agreement import Agreed, look, read_own, tell_own
 from fairlead.data.preparation import EVERYBODY, Preparation, scale_of, tell
@@ -166,14 +166,17 @@ class Member:
         """What this site has in a training: its rows, all but a part of them, or what models say of such parts."""
         how = self.study.decision(run.method)
         if how is not None:
-            voices = self.study.parts(how, run.seed)
-            said = [[[self._outputs(part, kept)] for part in parts] for parts in voices]
-            return in_order(said, [self._samples(part, kept) for part in voices[0]])
+            return in_order(*(self._answers(self.study.parts(how, run.seed, n), kept) for n in (how.parts, 2)))
         if run.part is not None:
             which, count = run.part
             left = in_parts(self.federation, count, 0)[which]
             return replace(left, validation=self.federation.validation)
         return self.federation
+
+    def _answers(self, voices: list[list[Run]], kept: Kept) -> Answers:
+        """What models say of the parts of this site's rows that they left out."""
+        said = [[[self._outputs(part, kept)] for part in parts] for parts in voices]
+        return Answers(said, [self._samples(part, kept) for part in voices[0]])
 
     def verdict(self, kept: Kept) -> dict[str, Any]:
         """Write for this site alone whether it is better or worse off than alone, and its models; nothing travels.
@@ -187,10 +190,8 @@ class Member:
             found[method] = one.to_json() | {"why_metric": why}
             lines += told(one, method, why)
             if self.study.decision(method):
-                found[method]["decision"] = chosen = self._decided(Run(method, 0), kept)
-                lines.append(
-                    f"  {decided(chosen, method, self.study.metric(self.federation.target_kind).metric.title)}"
-                )
+                found[method]["decision"] = own = self._decided(Run(method, 0), kept)
+                lines.append(f"  {decided(own, method, self.study.metric(self.federation.target_kind).metric.title)}")
         for method in (CONTROL, *self.study.judged):
             self._write_model(method, kept)
         write_json(self.folder / "verdict.json", found)
@@ -232,7 +233,7 @@ class Member:
         # Models learn quantities in standard deviations; errors are told in the unit of the rows.
         unit = own.target.sd[0] if own.target.sd and metric.name in ("rmse", "mae") else 1.0
         gain = unit * float(of["gain"][0])
-        return {"deploys": deploys(weights), "weights": weights, "worse": float(of["worse"][0]), "gain": gain}
+        return chosen(weights, float(of["worse"][0]), gain)
 
     def _judged(self, method: str, kept: Kept) -> tuple[OwnerVerdict, str]:
         """The verdict on a method, and why it is about this metric."""
@@ -295,12 +296,13 @@ def told(found: OwnerVerdict, method: str, why: str) -> list[str]:
     return lines
 
 
-def decided(chosen: dict[str, Any], method: str, title: str) -> str:
+def decided(own: dict[str, Any], method: str, title: str) -> str:
     """A site's decision in a sentence; `title` is that of the metric it was decided by."""
-    if chosen["deploys"] == CONTROL:
-        return f"{method} decided, by {title}: keep the model that was trained alone."
-    what = "the models together" if chosen["deploys"] == "stack" else f"the model of {chosen['deploys']}"
-    worse = f"the chance of being worse off than alone was {chosen['worse']:.0%}"
+    if own["deploys"] == CONTROL:
+        worse = f"the chance of being worse off with another was {own['declined']['worse']:.0%}"
+        return f"{method} decided, by {title}: keep the model that was trained alone; {worse}."
+    what = "the models together" if own["deploys"] == "stack" else f"the model of {own['deploys']}"
+    worse = f"the chance of being worse off than alone was {own['worse']:.0%}"
     return f"{method} decided, by {title}: deploy {what}; {worse}."
 
 

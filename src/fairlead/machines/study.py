@@ -117,12 +117,13 @@ class Study:
         for name in names:
             if how := self.decision(name):
                 for seed in range(self.seeds):
-                    found |= dict.fromkeys([*chain(*self.parts(how, seed)), Run(name, seed)])
+                    runs = chain(*self.parts(how, seed, how.parts), *self.parts(how, seed, 2))
+                    found |= dict.fromkeys([*runs, Run(name, seed)])
         return list(found)
 
-    def parts(self, how: Decision, seed: int) -> list[list[Run]]:
+    def parts(self, how: Decision, seed: int, count: int) -> list[list[Run]]:
         """For each voice the trainings that leave out a part of the rows: a decision looks at what they say of it."""
-        return [[Run(voice, seed, (j, how.parts)) for j in range(how.parts)] for voice in how.voices]
+        return [[Run(voice, seed, (j, count)) for j in range(count)] for voice in how.voices]
 
     def decision(self, method: str) -> Decision | None:
         """How a method decides after training; None where it does not."""

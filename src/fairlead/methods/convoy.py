@@ -15,8 +15,8 @@ drop: a track without weight for anybody on the first    it is not trained witho
 guard: deploy it where it beats LOCAL with a chance >= sure, else LOCAL: see `guard`
 
 The weights are the explanation: they say whom a client listens to. They are in decision.json and on the page.
-Cost: the sum of the tracks, `parts` + 1 times, less what is dropped; deciding takes no gradients. The models of all
-tracks are deployed as one module.
+Cost: the sum of the tracks, `parts` + 1 times and twice on half of the rows, less what is dropped; deciding takes no
+gradients. The models of all tracks are deployed as one module.
 """
 
 from fairlead.methods.voices import Decision, check_decision

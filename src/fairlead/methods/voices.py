@@ -1,7 +1,8 @@
 """What a client deploys, decided after training from several models of its own: its voices.
 
 LOCAL is the first voice. What the voices say of rows that none of them learned from are the samples here; they come
-from cross-fitting (`comparison.decisions`); a client's are (n, M, K) and lie in the order of its parts.
+from cross-fitting (`comparison.decisions`). A client's are (2n, M, K): its n rows in the order of its parts,
+answered by models that learned from the other parts, then in the order of two halves, by models of the other half.
 The decision is a federated method like any other: `decide` runs through the round loop, in one process or between
 machines, with messages of a few numbers.
 
@@ -12,15 +13,18 @@ s_k     `own_weights`     argmin loss_k(s) + strength · |s - s_k|², s >= 0: cl
 d_k     reply["gain"]     how much better than LOCAL a candidate is on client k's rows, by the metric of the verdict
 v_k     `noise`           the variance of d_k: of its rows (reply["variance"], reply["rows"]) and of training luck
 λ       `training_luck`   training luck as a share of a row's variance: by how much parts differ (reply["ratio"])
+f       message["fall"]   by how much gains fall until all rows train: from half of them to parts (reply["fall"])
 τ, μ    message["tau"]..  how d_k scatter over the clients and about which mean: `functional.common_gain`
 
-A client sends the derivatives of its loss by the weights (M + M² numbers a round), then d_k and v_k of every candidate.
+A client sends the derivatives of its loss by the weights (M + M² numbers a round), then what it measured of every
+candidate (`Measured`).
 It decides by itself; whoever has d_k, v_k and the message can follow the decision, and the server has all three.
 """
 
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -40,7 +44,8 @@ ROUNDS = 9  # the weights settle in all but the last; in that one gains are comp
 LIKE_OTHERS = 10.0  # rows' worth of what all clients' rows say of how much differences vary
 SCATTER = 0.15  # of the clients' gains, before anything is measured, in standard deviations of a row's difference
 QUANTILES = 16  # of what training luck may be
-SHARED = ("luck", "luck_variance", "spread_of_all")  # of the message: numbers for each candidate
+# Of the message: numbers for each candidate.
+SHARED = ("luck", "luck_variance", "spread_of_all", "fall", "fall_variance")
 COMMON = ("tau", "mean", "spread", "share")
 
 
@@ -53,6 +58,15 @@ class Decision(NamedTuple):
     parts: int = 5  # of the cross-fitting: every row is left out of the training once
 
     @property
+    def further(self) -> float:
+        """How far it is from all rows but a part to all, as a share of the way from half of them; in logarithms.
+
+        An error a + b n^-c, c > 0, falls by less on the way to all rows than this says.
+        """
+        without_a_part = 1 - 1 / self.parts
+        return math.log(1 / without_a_part) / math.log(without_a_part / 0.5)
+
+    @property
     def candidates(self) -> tuple[str, ...]:
         """What may be deployed in LOCAL's place: the stack, and the other voice where there is one."""
         return ("stack",) if self.sure is None or len(self.voices) != 2 else (self.voices[1], "stack")
@@ -63,7 +77,8 @@ def check_decision(name: str, decision: Decision) -> Decision:
     sure, strength, parts = decision.sure, decision.strength, decision.parts
     require(sure is None or 0.5 <= sure < 1, f"{name}: sure must lie in [0.5, 1), got {sure}; 0.9 is the default")
     require(strength > 0, f"{name}: strength must be above 0, got {strength}; 15 is the default")
-    require(parts >= 2, f"{name}: parts must be at least 2, got {parts}; 5 is the default")
+    # Gains with all rows but a part are compared with those with half of the rows, which must be fewer.
+    require(parts >= 3, f"{name}: parts must be at least 3, got {parts}; 5 is the default")
     return decision
 
 
@@ -77,8 +92,10 @@ class Weigh(nn.Module):
     def __init__(self, count: int) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.full((count,), 1 / count))
-        self.register_buffer("worse", torch.zeros(1))  # the chance of being worse than alone
-        self.register_buffer("gain", torch.zeros(1))  # over LOCAL, to be expected; by the verdict's metric
+        # The chance of being worse than alone and the gain over LOCAL to expect, by the verdict's metric; of what was
+        # declined, where LOCAL is deployed.
+        self.register_buffer("worse", torch.zeros(1))
+        self.register_buffer("gain", torch.zeros(1))
         self.register_buffer("of_classes", torch.ones(1))  # whether outputs are scores of classes
 
     def forward(self, z: Tensor) -> Tensor:
@@ -146,6 +163,13 @@ def part_of(rows: int, parts: int) -> Tensor:
     return torch.repeat_interleave(torch.arange(parts), torch.tensor(sizes))
 
 
+def apart(samples: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
+    """A client's samples and targets by parts, and those by halves."""
+    z, y = samples
+    n = len(z) // 2
+    return z[:n], y[:n], (z[n:], y[n:])
+
+
 class Measured(NamedTuple):
     """How much better than LOCAL a candidate is on one client's rows."""
 
@@ -154,9 +178,23 @@ class Measured(NamedTuple):
     variance: float  # of a row's difference
     ratio: float  # how much parts differ, as a multiple of what rows explain: training luck
     size: float  # rows in a part, 0 where parts say nothing
+    fall: float = 0.0  # by how much the gain was higher when models learned from half of the rows
+    halved: float = 0.0  # rows that say so, 0 where nothing is known
 
 
 NOTHING = Measured(0.0, 0.0, 0.0, 1.0, 0.0)
+
+
+class Chosen(NamedTuple):
+    """What a client made of a candidate, by its number: it leaves LOCAL for it, or declined it."""
+
+    candidate: int
+    leaves: bool
+    worse: float  # the chance of being worse than alone with the candidate
+    gain: float  # over LOCAL, to be expected of the candidate
+
+
+STAY = Chosen(0, False, 1.0, 0.0)
 
 
 def measured(y: Tensor, outputs: Tensor, alone: Tensor, parts: Tensor, metric: Metric) -> Measured:
@@ -206,12 +244,12 @@ class Deciding:
 
     def client(self, state: Named, message: Named, task: Task) -> tuple[Named, Named]:
         replies: list[Named] = []
-        for i, (z, y) in enumerate(task.data()):
+        for i, (z, y, halves) in enumerate(map(apart, task.data())):
             s = row(message["s"], i)
             terms = stack_terms(z[None], y[None], z.new_ones(1, len(z)), s[None], self.kind)
             told = [NOTHING] * len(self.decision.candidates)
             if task.round >= ROUNDS and sound(z):
-                told = self.gains(z, y, self.weights(z, y, s)[1])
+                told = self.gains(z, y, *self.weights(z, y, s), halves)
             replies.append(
                 {"loss": terms.loss[:, None], "slope": terms.slope, "curve": terms.curve.flatten(1)}
                 | {f: z.new_tensor([[getattr(m, f) for m in told]]) for f in Measured._fields}
@@ -227,41 +265,69 @@ class Deciding:
         found = stack_weights(z, y, rows, self.kind, s[None], self.decision.strength)
         return found[0], found[1:]
 
-    def gains(self, z: Tensor, y: Tensor, crossed: Tensor) -> list[Measured]:
+    def gains(
+        self, z: Tensor, y: Tensor, s_k: Tensor, crossed: Tensor, halves: tuple[Tensor, Tensor]
+    ) -> list[Measured]:
         """How much better than LOCAL each candidate is; the stack of a row by weights found without the row's part."""
         parts = part_of(len(z), self.decision.parts).to(z.device)
+        told = self._measured(z, y, crossed[parts], parts)
+        if not sound(halves[0]):
+            return told
+        half = part_of(len(halves[0]), 2).to(z.device)
+        before = self._measured(*halves, s_k.expand(len(half), -1), half)
+        known = [m.rows > 0 and b.rows > 0 for m, b in zip(told, before, strict=True)]
+        halved = [m._replace(fall=b.gain - m.gain, halved=b.rows) for m, b in zip(told, before, strict=True)]
+        return [h if yes else m for m, h, yes in zip(told, halved, known, strict=True)]
+
+    def _measured(self, z: Tensor, y: Tensor, weights: Tensor, parts: Tensor) -> list[Measured]:
         said = {name: z[:, m] for m, name in enumerate(self.decision.voices)}
         # A candidate of the very name of a voice is that voice; "stack" is no method's name.
-        said["stack"] = (z * crossed[parts][..., None]).sum(1)
+        said["stack"] = (z * weights[..., None]).sum(1)
         return [measured(y, said[name], z[:, 0], parts, self.metric) for name in self.decision.candidates]
 
     def personal(self, state: Named, message: Named, task: Task) -> Tensor:
         rows = []
-        for i, (z, y) in enumerate(task.data()):
+        for i, (z, y, halves) in enumerate(map(apart, task.data())):
             s_k, crossed = self.weights(z, y, row(message["s"], i))
-            told = self.gains(z, y, crossed) if sound(z) else [NOTHING] * len(self.decision.candidates)
+            told = [NOTHING] * len(self.decision.candidates)
+            if sound(z):
+                told = self.gains(z, y, s_k, crossed, halves)
             # Who has no rows follows the others; who has a voice that says no numbers stays alone.
             usable = bool(z.isfinite().all())
-            chosen = self.choose(told, {n: row(message[n], i) for n in (*SHARED, *COMMON)}, s_k) if usable else None
-            weights, worse, gain = chosen or (_only(0, s_k), 0.0, 0.0)
-            rows.append(torch.cat([weights, z.new_tensor([worse, gain, 1.0 if self.kind == "class" else 0.0])]))
+            shared = {n: row(message[n], i) for n in (*SHARED, *COMMON)}
+            chosen = self.choose(told, shared) if usable else STAY
+            said = z.new_tensor([chosen.worse, chosen.gain, 1.0 if self.kind == "class" else 0.0])
+            rows.append(torch.cat([self.deployed(chosen, s_k), said]))
         return torch.stack(rows)
 
-    def choose(self, told: list[Measured], message: Named, s_k: Tensor) -> tuple[Tensor, float, float] | None:
-        """Weights, the chance of being worse than alone, and the gain to expect; None to stay alone."""
-        best = None
-        for a, (name, m) in enumerate(zip(self.decision.candidates, told, strict=True)):
-            rows, spread, gain = (torch.tensor([x], dtype=torch.float64) for x in (m.rows, m.variance, m.gain))
-            share, variance, others = (on_host(message[name][a : a + 1]).double() for name in SHARED)
-            v, row = self.noise(rows, spread, others, share)
-            luck = row[:, None] * lognormal(share, variance)
-            common = CommonGain(*(on_host(message[field][a]).double() for field in COMMON))
-            chance, expected = (float(x) for x in chance_positive(gain, v, common, luck))
-            sure = self.decision.sure is None or chance >= self.decision.sure
-            if sure and (best is None or expected > best[2]):
-                weights = s_k if name == "stack" else _only(self.decision.voices.index(name), s_k)
-                best = weights, 1 - chance, expected
-        return best
+    def choose(self, told: list[Measured], message: Named) -> Chosen:
+        """Of the candidates that are sure to be better the one with the highest gain, else the surest is declined."""
+        known = [self.chance(m, {n: x[a] for n, x in message.items()}) for a, m in enumerate(told)]
+        sure = [a for a, (better, _) in enumerate(known) if better >= (self.decision.sure or 0.0)]
+        best = max(sure or range(len(known)), key=lambda a: known[a][1 if sure else 0])
+        return Chosen(best, bool(sure), 1 - known[best][0], known[best][1])
+
+    def deployed(self, chosen: Chosen, s_k: Tensor) -> Tensor:
+        """The weights that a client deploys, (M,)."""
+        name = self.decision.candidates[chosen.candidate]
+        if not chosen.leaves or name != "stack":
+            return _only(self.decision.voices.index(name) if chosen.leaves else 0, s_k)
+        return s_k
+
+    def chance(self, m: Measured, message: Named, tested: float = math.inf) -> tuple[float, float]:
+        """The chance of being better than alone on so many new rows, and the gain to expect.
+
+        The luck of the parts' trainings may be the same for all clients, who share models: then it is in the common
+        mean as it is in a client's own gain, and is added to the luck of the final training.
+        """
+        rows, spread, gain = (torch.tensor([x], dtype=torch.float64) for x in (m.rows, m.variance, m.gain))
+        share, variance, others, fall, unknown = (on_host(message[name]).double().reshape(1) for name in SHARED)
+        v, row = self.noise(rows, spread, others, share)
+        luck = row[:, None] * lognormal(share, variance) * (1 + 1 / (self.decision.parts - 1)) + unknown
+        common = CommonGain(*(on_host(message[name]).double() for name in COMMON))
+        common = common._replace(mean=common.mean - fall)
+        chance, expected = (float(x) for x in chance_positive(gain - fall, v, common, luck + row / tested))
+        return chance, expected
 
     def noise(self, rows: Tensor, spread: Tensor, of_all: Tensor, luck: Tensor) -> tuple[Tensor, Tensor]:
         """The variance of a measured gain, and of a row's difference.
@@ -310,8 +376,23 @@ class Deciding:
         noise, _ = self.noise(rows, told["variance"], of_all, luck)
         scale = SCATTER * of_all.clamp(min=1e-12).sqrt()
         found = [common_gain(told["gain"][:, a], noise[:, a], float(scale[a])) for a in candidates]
-        shared = dict(zip(SHARED, (luck[None], variance[None], of_all[None]), strict=True))
+        fall, unknown = self.falls(told, of_all)
+        each_one = (luck, variance, of_all, fall, unknown)
+        shared = {name: x[None] for name, x in zip(SHARED, each_one, strict=True)}
         return shared | {n: torch.stack([getattr(f, n) for f in found])[None] for n in COMMON}
+
+    def falls(self, told: Named, of_all: Tensor) -> tuple[Tensor, Tensor]:
+        """By how much gains fall until all rows train, and the variance of that; (A,) each.
+
+        LOCAL profits more from further rows than models that learn from everybody's. A rise is not counted on.
+        """
+        rows = told["halved"].sum(0)
+        share = told["halved"] / rows.clamp(min=1.0)
+        mean = (share * told["fall"]).sum(0)
+        by_clients = (share * (told["fall"] - mean)).square().sum(0) / (1 - share.square().sum(0)).clamp(min=1e-9)
+        # A few clients may agree by chance; then it is no surer than the rows make it.
+        variance = torch.maximum(by_clients, of_all / rows.clamp(min=1.0))
+        return self.decision.further * mean.clamp(min=0.0), self.decision.further**2 * variance
 
 
 def training_luck(ratio: Tensor, rows: Tensor, size: Tensor) -> tuple[float, float]:

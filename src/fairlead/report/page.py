@@ -355,11 +355,12 @@ def _decided(summary: Summary) -> str:
             )
             weight = {voice: sum(c["weights"][voice] for c in mine) / len(mine) for voice in voices}
             weights = [f"{w:.2f}" for w in weight.values()]
-            chance = f"{100 * sum(c['worse'] for c in mine) / len(mine):.0f}%"
+            left, stayed = ([c for c in mine if ("declined" in c) == home] for home in (False, True))
+            chances = [c["worse"] for c in left], [c["declined"]["worse"] for c in stayed]
+            told_chances = [f"{100 * sum(some) / len(some):.0f}%" if some else "" for some in chances]
             gain = m.gain(sum(c["gain"] for c in mine) / len(mine))
-            body.append(
-                parts.line([client["name"], deployed, listens(weight), *weights, gain, chance], owner=client["name"])
-            )
+            cells = [client["name"], deployed, listens(weight), *weights, gain, *told_chances]
+            body.append(parts.line(cells, owner=client["name"]))
         head = [
             "Owner",
             "Deploys",
@@ -367,6 +368,7 @@ def _decided(summary: Summary) -> str:
             *(f"Weight of {voice}" for voice in voices),
             f"Expected gain{m.unit}",
             "Chance of being worse off",
+            "The same of what was declined",
         ]
         told.append(
             f"<details><summary><b>{escape(name)}</b></summary>{parts.table(head, body, '', 'deployed')}</details>"

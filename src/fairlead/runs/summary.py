@@ -67,14 +67,20 @@ class Chosen(TypedDict):
     rounds: list[int]
 
 
-class Decided(TypedDict):
+class Risk(TypedDict):
+    """Of a model that a client might deploy in place of its own."""
+
+    worse: float  # the chance of being worse than alone, as estimated
+    gain: float  # over LOCAL, to be expected; in the metric's unit
+
+
+class Decided(Risk):
     """What one client deploys."""
 
     name: str
     deploys: str  # a voice's name, or "stack"
     weights: dict[str, float]  # by voice
-    worse: float  # the chance of being worse than alone, as estimated
-    gain: float  # over LOCAL, to be expected; in the metric's unit
+    declined: NotRequired[Risk]  # of a client that deploys its own model: what the surest alternative was
 
 
 class Decisions(TypedDict):
