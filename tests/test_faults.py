@@ -17,6 +17,7 @@ from fairlead.clients.exchange import NOT_FINITE
 from fairlead.core import Cohort, DivergedError, Federation, InputError, Layout, Named, Plan, Split, Task
 from fairlead.core.faults import Faults
 from fairlead.core.training import Training
+from fairlead.core.types import Target
 from fairlead.functional.privacy import epsilon
 from fairlead.functional.robust import far_out
 from fairlead.methods import METHODS
@@ -215,6 +216,14 @@ def test_the_control_is_neither_attacked_nor_failing(tmp_path: Path) -> None:
     methods = plain.summary["methods"], hard.summary["methods"]
     assert methods[0]["local"]["clients"] == methods[1]["local"]["clients"]
     assert methods[0]["fedavg"]["clients"] != methods[1]["fedavg"]["clients"]
+
+
+def test_attacks_on_labels_are_refused_where_the_labels_are_times() -> None:
+    one = Split(torch.zeros(4, 2), torch.tensor([[1.0, 1.0]] * 4), torch.tensor([0, 2, 4]))
+    times = Federation(one, one, one, (), target=Target(survival=True))
+    with pytest.raises(InputError, match="attack 'label-flip' changes labels, and the target is a time until an event"):
+        poisoned(times, Attack.of("label-flip:0.5"), 0)
+    assert torch.equal(poisoned(times, Attack.of("wrong-unit:0.5"), 0).train.y, one.y)
 
 
 def test_dp_covers_all_that_is_sent() -> None:

@@ -26,6 +26,7 @@ from torch import Tensor
 
 from fairlead.core import Federation, InputError, Method, Named, Task, nearest, require, stream
 from fairlead.core.seeds import draw_key
+from fairlead.core.targets import KINDS
 
 # The usual strength of each.
 ATTACKS = {
@@ -124,12 +125,16 @@ def poisoned(federation: Federation, attack: Attack, seed: int) -> Federation:
     """The federation with the train samples that hostile clients train on."""
     if attack.kind not in ("label-flip", "backdoor", "wrong-unit"):
         return federation
-    train = federation.train
+    train, kind = federation.train, federation.target_kind
+    require(
+        kind != "survival" or attack.kind == "wrong-unit",
+        f"attack '{attack.kind}' changes labels, and the target is {KINDS[kind].words}; use 'wrong-unit'",
+    )
     x, y = train.x.clone(), train.y.clone()
     for k in attack.hostile(federation.clients, seed):
         mine = slice(int(train.starts[k]), int(train.starts[k + 1]))
         if attack.kind == "label-flip":
-            last = {"class": len(federation.classes) - 1, "labels": 1, "quantity": 0}[federation.target_kind]
+            last = {"class": len(federation.classes) - 1, "labels": 1}.get(kind, 0)
             y[mine] = last - y[mine]
         elif attack.kind == "wrong-unit":
             x[mine] *= attack.strength

@@ -150,7 +150,7 @@ def test_events_in_words_are_named_by_positive_and_few_events_are_told(tmp_path:
         clients=None,
     )
     source = plan.load()
-    assert source.survival
+    assert source.kind == "survival"
     assert int(source.y[:, 1].sum()) == int((frame["died"] == "Dead").sum())
     found = survey(plan, source)
     assert found.target == "'days', the time until 'died'"

@@ -62,12 +62,12 @@ def last_loss(name: str, data: Federation, on: str) -> Tensor:
 
 
 @pytest.mark.parametrize("on", ["loop", "vectorised"])
-@pytest.mark.parametrize("kind", ["quantities", "several labels each", "survival times"])
+@pytest.mark.parametrize("kind", ["a quantity", "several yes/no labels", "a time until an event"])
 @pytest.mark.parametrize("name", METHODS)
 def test_methods_learn_other_targets_or_refuse(name: str, kind: str, on: str) -> None:
-    data = federation(3 if kind == "several labels each" else 0, survival=kind == "survival times")
+    data = federation(3 if kind == "several yes/no labels" else 0, survival=kind == "a time until an event")
     if name in NEED_CLASSES:
-        with pytest.raises(InputError, match=f"needs samples with one class each.*are {kind}; leave"):
+        with pytest.raises(InputError, match=f"needs samples with one class each.*is {kind}; leave"):
             last_loss(name, data, on)
         return
     module = net(data.outputs)

@@ -26,7 +26,7 @@ from fairlead.core.layout import Layout
 from fairlead.core.plan import Plan
 from fairlead.core.task import SplitName
 from fairlead.core.training import Training
-from fairlead.core.types import Federation, Method, Named, Split, Target
+from fairlead.core.types import Federation, Method, Named, Split
 
 SPLITS: tuple[SplitName, ...] = ("train", "validation", "test")
 
@@ -172,7 +172,7 @@ def placed(own: Federation, client: int, clients: int) -> Federation:
     """
     require(own.clients == 1, f"a node holds the samples of one client, got those of {own.clients}")
     names = own.names and tuple(own.names[0] if k == client else "" for k in range(clients))
-    target = Target(survival=own.target.survival)
+    target = own.target._replace(names=(), mean=(), sd=())
 
     def moved(split: Split) -> Split:
         after = torch.arange(clients + 1) > client
@@ -195,5 +195,5 @@ def only(federation: Federation, client: int) -> Federation:
         taken(federation.test),
         federation.classes,
         names,
-        Target(survival=federation.target.survival),
+        federation.target._replace(names=(), mean=(), sd=()),
     )

@@ -427,44 +427,49 @@ def summarise_assessment(
     bench: Bench, found: Findings, done: Assessment, folds: Sequence[Fold], parameters: int, data: Data
 ) -> Summary:
     """The comparison's `summary.json`."""
-    experiment = bench.experiment
-    bar = found[found.bar]
-    n_train, n_test = (_mean_sizes(folds, part) for part in ("train", "test"))
-    methods: dict[str, Any] = {}
-    for name, runs in done.runs.items():
-        way = found[name]
-        clients = [_client(k, found, way, bar, n_train[k], n_test[k]) for k in range(len(found.owners))]
-        methods[name] = _numbers(way, bar, n_test, found.higher) | {
-            **_costs(runs),
-            "spread": {},
-            "model": "personal",
-            "round": {"rule": "loss", "rounds": [run.choice.round for run in runs]},
-            "average": "clients",
-            "worse": [c["id"] for c in clients if c["verdict"] == "worse"],
-            "clients": clients,
-            "runs": [_inside(bench, run.chosen_in) for run in runs],
-            "final": [[_inside(bench, job) for job in run.final[: bench.effort.repeats]] for run in runs],
-            "all_rows": _inside(bench, done.all_rows[name]) if name in done.all_rows else None,
-            "search": [_search(run.choice) for run in runs],
-            "notes": way.notes,
-        }
-        if (told := [read_decision(run.final[0].folder) for run in runs]) and told[0] is not None:
-            methods[name] |= {"decisions": told}
-    training = {f.name: getattr(experiment.training, f.name) for f in dataclasses.fields(experiment.training)}
-    settings = {name: value for name, value in training.items() if name not in ("lr", "rounds", "criterion", "decay")}
-    settings |= {"model": experiment.model, "parameters": parameters}
-    settings |= {"engine": bench.engine.name, "participation": experiment.participation, "options": experiment.options}
-    settings |= {"rounds": bench.effort.rounds, "seeds": [f.number for f in folds], "folds": len(folds), "level": LEVEL}
-    settings |= {"effort": dataclasses.asdict(experiment.effort) if experiment.effort else None}
+    sizes = [_mean_sizes(folds, part) for part in ("train", "test")]
+    methods: dict[str, Any] = {name: _method(bench, found, done, name, sizes) for name in done.runs}
     return Summary(
-        scenario={"name": experiment.name} | experiment.to_json()["scenario"],
-        settings=settings,
+        scenario={"name": bench.experiment.name} | bench.experiment.to_json()["scenario"],
+        settings=_settings(bench, parameters, folds),
         versions=versions(),
         control="local",
         methods=methods,
         findings=cast(Found, found.to_json()),
         data=data,
     )
+
+
+def _settings(bench: Bench, parameters: int, folds: Sequence[Fold]) -> dict[str, Any]:
+    """What all methods have in common."""
+    experiment, left_out = bench.experiment, ("lr", "rounds", "criterion", "decay")
+    settings = {name: value for name, value in vars(experiment.training).items() if name not in left_out}
+    settings |= {"model": experiment.model, "parameters": parameters}
+    settings |= {"engine": bench.engine.name, "participation": experiment.participation, "options": experiment.options}
+    settings |= {"rounds": bench.effort.rounds, "seeds": [f.number for f in folds], "folds": len(folds), "level": LEVEL}
+    return settings | {"effort": dataclasses.asdict(experiment.effort) if experiment.effort else None}
+
+
+def _method(bench: Bench, found: Findings, done: Assessment, name: str, sizes: list[list[int]]) -> dict[str, Any]:
+    """A method's entry; `sizes` are the clients' train and test rows."""
+    way, bar, runs = found[name], found[found.bar], done.runs[name]
+    clients = [_client(k, found, way, bar, *both) for k, both in enumerate(zip(*sizes, strict=True))]
+    entry = _numbers(way, bar, sizes[1], found.higher) | {
+        **_costs(runs),
+        "spread": {},
+        "model": "personal",
+        "round": {"rule": "loss", "rounds": [run.choice.round for run in runs]},
+        "average": "clients",
+        "worse": [c["id"] for c in clients if c["verdict"] == "worse"],
+        "clients": clients,
+        "runs": [_inside(bench, run.chosen_in) for run in runs],
+        "final": [[_inside(bench, job) for job in run.final[: bench.effort.repeats]] for run in runs],
+        "all_rows": _inside(bench, done.all_rows[name]) if name in done.all_rows else None,
+        "search": [_search(run.choice) for run in runs],
+        "notes": way.notes,
+    }
+    decisions = [read_decision(run.final[0].folder) for run in runs]
+    return entry | ({} if None in decisions else {"decisions": decisions})
 
 
 def _inside(bench: Bench, job: Job) -> str:

@@ -57,17 +57,17 @@ class Voice(NamedTuple):
         return [self.final, *self.parts, *self.halves]
 
 
-def in_parts(whole: Federation, count: int, seed: int, validation: float = 0.0) -> list[Federation]:
+def in_parts(federation: Federation, count: int, seed: int, validation: float = 0.0) -> list[Federation]:
     """Federations that each lack a part of every client's train rows; the part is what they are tested on.
 
     `validation` is the share of the other rows that a method looks at while it trains. A client with a single row
     keeps it in all of them.
     """
-    train = whole.train
+    train = federation.train
     cuts: list[list[Tensor]] = []  # by client and part: positions among the train rows
     held: list[list[Tensor]] = []  # to look at while training, from the other rows
     for k, n in enumerate(train.sizes.tolist()):
-        name = whole.names[k] if whole.names else str(k)
+        name = federation.names[k] if federation.names else str(k)
         rows, y = np.arange(n), train.client(k)[1].double().numpy()
         sizes = np.array([n // count + (j < n % count) if n > 1 else 0 for j in range(count)])
         parts = divide(rows, y, sizes, owner_stream(seed, name, PARTS, count))
@@ -78,11 +78,11 @@ def in_parts(whole: Federation, count: int, seed: int, validation: float = 0.0) 
             few = np.array([min(max(round(validation * len(others)), 1), len(others) - 1)]) if validation else [0]
             (some,) = divide(others, y, np.array(few), owner_stream(seed, name, PARTS, count, j))
             held[k].append(torch.from_numpy(np.sort(some)))
-    return [_without(whole, [c[j] for c in cuts], [h[j] for h in held]) for j in range(count)]
+    return [_without(federation, [c[j] for c in cuts], [h[j] for h in held]) for j in range(count)]
 
 
-def _without(whole: Federation, part: list[Tensor], held: list[Tensor]) -> Federation:
-    train = whole.train
+def _without(federation: Federation, part: list[Tensor], held: list[Tensor]) -> Federation:
+    train = federation.train
     rest = []
     for k, n in enumerate(train.sizes.tolist()):
         left = torch.ones(n, dtype=torch.bool)
@@ -95,7 +95,7 @@ def _without(whole: Federation, part: list[Tensor], held: list[Tensor]) -> Feder
         rows = train.rows[index] if len(train.rows) else train.rows
         return Split(train.x[index], train.y[index], starts, rows)
 
-    return dataclasses.replace(whole, train=taken(rest), validation=taken(held), test=taken(part))
+    return dataclasses.replace(federation, train=taken(rest), validation=taken(held), test=taken(part))
 
 
 def said(voices: Sequence[Voice]) -> Federation:
@@ -285,7 +285,7 @@ def summarise(job: Job, voices: Sequence[Voice], cost: dict[str, float]) -> RunS
 class Protocol:
     """Voices of a published protocol: rounds and step size as they are given, models of the last round."""
 
-    whole: Material  # train and validation rows together
+    refit: Material  # train and validation rows together
     validation: float  # the share of these rows that a method which needs them looks at while it trains
     jobs: Mapping[tuple[str, int], Job]  # by method and seed: the runs that are compared, all trained
     run: Callable[[str, str, int], Run]  # a method under a name of its folder with a seed
@@ -298,7 +298,7 @@ class Protocol:
         voices = [self.voice(name, seed, how.parts, 1) for name in how.voices]
         kept = heard(voices, how, metric)
         voices = [self.voice(v.name, seed, how.parts) if v.name in kept else v for v in voices]
-        job = self.whole.job(self.run(name, name, seed), voices[0].final.engine)
+        job = self.refit.job(self.run(name, name, seed), voices[0].final.engine)
         return job, deploy(job, voices, how, metric, extend=self.extend)
 
     def voice(self, name: str, seed: int, count: int, first: int | None = None) -> Voice:
@@ -306,7 +306,7 @@ class Protocol:
         compared = self.jobs[name, seed]
         final, validated = compared, False
         if self.validation:
-            final = self.whole.job(self.run(name, f"{name}-all-rows", seed), compared.engine)
+            final = self.refit.job(self.run(name, f"{name}-all-rows", seed), compared.engine)
             try:
                 self._train(final)
             except NeedsValidationError:
@@ -324,8 +324,8 @@ class Protocol:
     def parts(self, count: int, validated: bool) -> list[Material]:
         """The rows without each of their parts, cut once for all methods and seeds."""
         if (count, validated) not in self._parts:
-            cut = in_parts(self.whole.federation, count, 0, self.validation if validated else 0.0)
-            made = [Material(self.whole.experiment, one, self.whole.factory) for one in cut]
+            cut = in_parts(self.refit.federation, count, 0, self.validation if validated else 0.0)
+            made = [Material(self.refit.experiment, one, self.refit.factory) for one in cut]
             self._parts[count, validated] = made
         return self._parts[count, validated]
 

@@ -56,23 +56,23 @@ class SampleLosses(NamedTuple):
     """
 
     criterion: Criterion
-    survival: bool  # compares a client's samples with each other, so that clients are taken one by one
+    compares: bool  # a client's samples with each other, as survival times: then clients are taken one by one
 
     def __call__(self, out: Tensor, batch: Batch, given: Named) -> Tensor:
         """The losses of one client's batch; of several clients' one after another, where samples are apart."""
-        if self.survival:
+        if self.compares:
             return self.criterion(out, batch.y if batch.weight is None else absent(batch.y, batch.weight > 0))
         values = self.criterion(out, batch.y)
         return values * batch.by_label(given[CLASS_WEIGHTS]) if CLASS_WEIGHTS in given else values
 
     def side_by_side(self, out: Tensor, y: Tensor, real: Tensor) -> Tensor:
         """The losses of many clients' samples, (C, n, ...) -> (C, n), without class weights; `real` are no padding."""
-        if self.survival:
+        if self.compares:
             return torch.stack([self.criterion(*one) for one in zip(out, absent(y, real), strict=True)])
         return self.criterion(out.flatten(0, 1), y.flatten(0, 1)).view_as(real)
 
     def mean(self, given: Named) -> BatchLoss:
         """The mean over a batch: what is trained where a method does not say otherwise."""
-        if self.survival:
+        if self.compares:
             return BatchLoss(lambda module, batch, given: batch.mean(self(module(batch.x), batch, given)), given)
         return MeanLoss(lambda module, batch, given: self(module(batch.x), batch, given), given)

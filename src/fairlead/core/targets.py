@@ -1,4 +1,4 @@
-"""What a sample's target is, and what follows from it: the loss that is trained and the scores that are reported.
+"""What a sample's target is, and all that follows from it: the loss, the scores, the measure, how answers are told.
 
 | kind | targets y | model outputs | loss per sample | scores |
 | --- | --- | --- | --- | --- |
@@ -9,14 +9,14 @@
 
 A survival loss compares the samples of one client with each other; all other losses are of one sample each.
 
-To add a score, add a function to `SCORES`.
+`KINDS` has all of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -25,6 +25,8 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 TargetKind = Literal["class", "quantity", "labels", "survival"]
 Criterion = Callable[[Tensor, Tensor], Tensor]  # outputs, targets -> one loss per sample
 Score = Callable[[Tensor, Tensor, Tensor], Tensor]  # outputs (C, n, ...), targets (C, n, ...), real (C, n) -> (C, 1)
+Columns = dict[str, Tensor | list[str]]  # of a table of answers
+class_loss: Criterion = partial(cross_entropy, reduction="none")
 BLOCK = 1024  # samples that are compared with all others at a time
 
 
@@ -103,15 +105,50 @@ def mean_over_samples(values: Tensor, real: Tensor) -> Tensor:
     return (values * real).sum(1, keepdim=True) / real.sum(1, keepdim=True)
 
 
-CRITERIA: Mapping[TargetKind, Criterion] = {
-    "class": partial(cross_entropy, reduction="none"),
-    "quantity": squared_error,
-    "labels": binary_cross_entropy,
-    "survival": cox,
-}
-SCORES: Mapping[TargetKind, Mapping[str, Score]] = {
-    "class": {"accuracy": accuracy},
-    "quantity": {"rmse": root_mean_square_error},
-    "labels": {"accuracy": label_accuracy},
-    "survival": {"c-index": concordance},
+def class_answers(out: Tensor, labels: Sequence[str], classes: Sequence[str]) -> Columns:
+    """The class, and the probabilities of all."""
+    chosen: Columns = {labels[0] if labels else "class": [classes[i] for i in out.argmax(1).tolist()]}
+    return chosen | _probabilities(out.softmax(1), classes)
+
+
+def label_answers(out: Tensor, labels: Sequence[str], classes: Sequence[str]) -> Columns:
+    """Each label, 0 or 1, and the probabilities."""
+    chosen: Columns = {name: (out[:, i].sigmoid() >= 0.5).long() for i, name in enumerate(classes)}
+    return chosen | _probabilities(out.sigmoid(), classes)
+
+
+def quantity_answers(out: Tensor, labels: Sequence[str], classes: Sequence[str]) -> Columns:
+    """The quantities as they are."""
+    values = out.reshape(len(out), -1).unbind(1)
+    names = labels if len(labels) == len(values) else [f"quantity {i}" for i in range(len(values))]
+    return dict(zip(names, values, strict=True))
+
+
+def risk_answers(out: Tensor, labels: Sequence[str], classes: Sequence[str]) -> Columns:
+    """The risk: higher for an earlier event, and of no unit; two differ by the logarithm of their hazards' ratio."""
+    return {f"risk of {labels[1]}" if labels else "risk": out.reshape(len(out))}
+
+
+def _probabilities(shares: Tensor, classes: Sequence[str]) -> Columns:
+    return {f"probability of {name}": shares[:, i] for i, name in enumerate(classes)}
+
+
+class Kind(NamedTuple):
+    """All that follows from what a sample's target is."""
+
+    words: str  # the target is ...
+    criterion: Criterion
+    scores: Mapping[str, Score]
+    metric: str  # what verdicts are about where nobody says and no class is rare: a name in `metrics.METRICS`
+    answers: Callable[[Tensor, Sequence[str], Sequence[str]], Columns]  # outputs (n, K), label columns, classes
+    compares: bool = False  # the loss compares the samples of one client with each other
+
+
+KINDS: Mapping[TargetKind, Kind] = {
+    "class": Kind("one of several classes", class_loss, {"accuracy": accuracy}, "accuracy", class_answers),
+    "quantity": Kind("a quantity", squared_error, {"rmse": root_mean_square_error}, "rmse", quantity_answers),
+    "labels": Kind(
+        "several yes/no labels", binary_cross_entropy, {"accuracy": label_accuracy}, "label-accuracy", label_answers
+    ),
+    "survival": Kind("a time until an event", cox, {"c-index": concordance}, "c-index", risk_answers, compares=True),
 }

@@ -17,7 +17,7 @@ from fairlead.core.gradient import Gradient, Network, Output, Rows
 from fairlead.core.held import HeldNetwork
 from fairlead.core.layout import Layout, Part
 from fairlead.core.loss import CLASS_WEIGHTS, BatchLoss, SampleLosses
-from fairlead.core.targets import CRITERIA, SCORES, mean_over_samples
+from fairlead.core.targets import KINDS, mean_over_samples
 from fairlead.core.training import Sgd, Training
 from fairlead.core.types import Federation, Named, Split
 
@@ -62,8 +62,9 @@ class Task:
         self.sgd = training.sgd(round)
         self.classes = len(federation.classes)
         self.target_kind = federation.target_kind
-        self.criterion = training.criterion or CRITERIA[self.target_kind]
-        self.losses_of = SampleLosses(self.criterion, self.target_kind == "survival")
+        kind = KINDS[self.target_kind]
+        self.criterion = training.criterion or kind.criterion
+        self.losses_of = SampleLosses(self.criterion, kind.compares)
         self.work = Work()
         self._network = network
         self._federation = federation
@@ -250,7 +251,7 @@ class Task:
         A client without samples has NaN.
         """
         x, y, real = self._padded(split)
-        scores = SCORES[self.target_kind]
+        scores = KINDS[self.target_kind].scores
         if not x.shape[1]:
             return {name: x.new_full((len(self), 1), torch.nan, dtype=rows.dtype) for name in ("loss", *scores)}
         out = self._apply(self.layout.marked(rows, self.ids), x, None)

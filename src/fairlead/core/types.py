@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from fairlead.core.errors import require
-from fairlead.core.targets import TargetKind
+from fairlead.core.targets import KINDS, TargetKind
 
 if TYPE_CHECKING:
     from fairlead.core.layout import Layout, Part
@@ -77,16 +77,10 @@ class Method(NamedTuple):
 
 def check_targets(name: str, method: Method, federation: Federation) -> None:
     """Refuse data whose targets the method cannot learn, in one sentence."""
-    kinds = {
-        "quantity": "quantities",
-        "labels": "several labels each",
-        "class": "classes",
-        "survival": "survival times",
-    }
-    found = kinds[federation.target_kind]
+    kind = federation.target_kind
     require(
-        not method.needs_classes or federation.target_kind == "class",
-        f"{name} needs samples with one class each, and the targets of this data are {found}; leave {name} out",
+        not method.needs_classes or kind == "class",
+        f"{name} needs samples with one class each, and the target is {KINDS[kind].words}; leave {name} out",
     )
 
 

@@ -180,10 +180,10 @@ def apportion(n: int, weights: ArrayLike) -> Index:
     """
     share = np.asarray(weights, dtype=float)
     exact = share / share.sum() * n
-    whole: Index = np.floor(exact).astype(np.int64)
-    order = np.argsort(whole - exact, kind="stable")  # stable, so ties go to the first
-    whole[order[: n - int(whole.sum())]] += 1
-    return whole
+    sizes: Index = np.floor(exact).astype(np.int64)
+    order = np.argsort(sizes - exact, kind="stable")  # stable, so ties go to the first
+    sizes[order[: n - int(sizes.sum())]] += 1
+    return sizes
 
 
 def _check(n: int, clients: int, minimum: ArrayLike) -> Index:

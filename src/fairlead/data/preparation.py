@@ -270,8 +270,8 @@ def agreed(table: Sequence[Column], told: Mapping[str, Told], scaling: str) -> P
     if scaling == "own":
         return Preparation(features, {owner: scale_of(features, t.moments, t.aim) for owner, t in told.items()})
     aims = [t.aim for t in told.values() if t.aim is not None]
-    whole = scale_of(features, _join([t.moments for t in told.values()]), _join(aims) if aims else None)
-    return Preparation(features, {EVERYBODY: whole})
+    together = scale_of(features, _join([t.moments for t in told.values()]), _join(aims) if aims else None)
+    return Preparation(features, {EVERYBODY: together})
 
 
 Moments = tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]  # counts, means, squared deviations

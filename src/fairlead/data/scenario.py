@@ -287,7 +287,7 @@ class Scenario:
         """Each owner's rows, cut by its own random numbers into parts with a like mix of classes."""
         names = self._names(source, [[np.concatenate(pools) for pools in owned]]) or _numbered(len(owned))
         targets = source.y.double().numpy()
-        if source.survival:  # so that events are spread evenly over the parts, and times within these
+        if source.kind == "survival":  # so that events are spread evenly over the parts, and times within these
             targets = targets[:, 1] * (targets[:, 0].max() + 1) + targets[:, 0]
         cut: list[list[Index]] = [[], [], []]
         for client, (name, pools) in enumerate(zip(names, owned, strict=True)):
@@ -324,7 +324,7 @@ class Scenario:
                     torch.tensor(v, dtype=torch.float64).repeat_interleave(each) for v in (target.mean, target.sd)
                 )
                 y = ((y - mean) / sd).float()
-            elif source.survival:
+            elif y.is_floating_point():
                 y = y.float()
             rows = torch.from_numpy(index if numbers is None else numbers[index])
             splits.append(Split(x, y, torch.from_numpy(starts), rows))
@@ -346,8 +346,7 @@ class Scenario:
         """What the owners' train rows teach of a table's columns."""
         assert source.table is not None
         table, codes = source.table, source.raw.numpy()
-        quantity = not source.classes and not source.survival
-        y = [source.y.numpy()[rows] for rows in train] if quantity else None
+        y = [source.y.numpy()[rows] for rows in train] if source.kind == "quantity" else None
         found = learn(table.columns, [codes[rows] for rows in train], y, names or _numbered(len(train)), self.scaling)
         ignored = tuple(column.name for column in table.columns if not column.kept)
         return replace(found, labels=table.labels, classes=source.classes, ignored=ignored)
@@ -357,8 +356,8 @@ class Scenario:
     ) -> Target:
         """What is predicted; for quantities with the mean and deviation of each client's unit."""
         labels = () if source.table is None else source.table.labels
-        if source.classes or source.survival:
-            return Target(labels, survival=source.survival)
+        if source.kind != "quantity":
+            return Target(labels, survival=source.kind == "survival")
         if preparation is not None:
             scales = [preparation.scale(name) for name in names or _numbered(len(train))]
             return Target(labels, tuple(s.target_mean for s in scales), tuple(s.target_sd for s in scales))

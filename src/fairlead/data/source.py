@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from fairlead.core.errors import InputError, require
+from fairlead.core.targets import TargetKind
 from fairlead.data.columns import Column
 
 PARTS = ("train", "validation", "test")
@@ -52,9 +53,11 @@ class Source:
         return self.raw.float().div_(255) if self.pixels else self.raw
 
     @property
-    def survival(self) -> bool:
-        """Whether the targets are times until an event."""
-        return not self.classes and self.y.dim() == 2
+    def kind(self) -> TargetKind:
+        """What a sample's target is."""
+        if self.y.dim() == 2:
+            return "labels" if self.classes else "survival"
+        return "class" if self.classes else "quantity"
 
     @property
     def pixels(self) -> bool:
@@ -100,8 +103,8 @@ def _samples(name: str, x: Tensor) -> Tensor:
     require(x.dim() >= 2, f"{name}: x must have shape (n, features) or (n, C, H, W), got {tuple(x.shape)}")
     if x.dtype == torch.uint8 and x.dim() == 4:
         return x
-    whole = not (x.is_floating_point() or x.is_complex() or x.dtype in (torch.bool, torch.uint8))
-    if whole:
+    integers = not (x.is_floating_point() or x.is_complex() or x.dtype in (torch.bool, torch.uint8))
+    if integers:
         return x.long()
     x = x.float()
     finite = x.flatten(1).isfinite().all(1)

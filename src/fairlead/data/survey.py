@@ -15,6 +15,7 @@ from sklearn.metrics import balanced_accuracy_score, r2_score
 from sklearn.model_selection import KFold, StratifiedKFold
 from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
 
+from fairlead.core.targets import KINDS
 from fairlead.core.types import Federation
 from fairlead.data.folds import FEWEST
 from fairlead.data.partition import Index
@@ -65,9 +66,9 @@ def survey(scenario: Scenario, source: Source, federation: Federation | None = N
     columns = () if source.table is None else tuple(column.to_json() for column in source.table.columns)
     notes = [*(source.table.notes if source.table else ()), *federation.notes]
     notes += _few_rows(names, owned)
-    if source.classes and source.y.dim() == 1:
+    if source.kind == "class":
         notes += [*_one_class(source, names, owned), *_rare_classes(source)]
-    if source.survival:
+    if source.kind == "survival":
         notes += _few_events(source, names, owned)
     if source.table is not None:
         notes += [*_empty_columns(source, names, owned), *_twice(source, names, owned), *_giveaways(source)]
@@ -95,22 +96,20 @@ def _owned(source: Source, federation: Federation) -> list[Index]:
 
 
 def _target(source: Source) -> str:
-    if source.survival and source.table is not None:
+    if source.kind == "survival" and source.table is not None:
         time, event = source.table.labels
         return f"'{time}', the time until '{event}'"
     label = "" if source.table is None else f"'{', '.join(source.table.labels)}', "
-    if source.survival:
-        return "a time until an event"
     if not source.classes:
-        return f"{label}a quantity"
-    listing = ", ".join(source.classes[:10]) + (", ..." if len(source.classes) > 10 else "")
-    kind = "one of" if source.y.dim() == 1 else "yes or no for each of"
-    return f"{label}{kind} {len(source.classes)}{' classes' if source.y.dim() == 1 else ''}: {listing}"
+        return label + KINDS[source.kind].words
+    count, listing = len(source.classes), ", ".join(source.classes[:10]) + (", ..." if len(source.classes) > 10 else "")
+    many = f"one of {count} classes" if source.kind == "class" else f"yes or no for each of {count}"
+    return f"{label}{many}: {listing}"
 
 
 def _mix(source: Source, rows: Index) -> dict[str, Any]:
     y = source.y.numpy()[rows]
-    if source.survival:
+    if source.kind == "survival":
         return {"events": int(y[:, 1].sum()), "median_time": float(np.median(y[:, 0]))}
     if not source.classes:
         return {"mean": float(y.mean()), "sd": float(y.std())}

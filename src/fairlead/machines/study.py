@@ -13,6 +13,7 @@ from torch import nn
 
 from fairlead.catalogue import Entry, check_options, decision, parse, with_voices
 from fairlead.core import Federation, InputError, Method, Plan, Server, Training, nearest, require
+from fairlead.core.targets import TargetKind
 from fairlead.data import Scenario
 from fairlead.data.tables import Reading
 from fairlead.methods import Decision
@@ -31,7 +32,6 @@ SETTINGS = (
     *("rounds", "participation", "lr", "epochs", "steps", "batch_size", "momentum", "weight_decay", "schedule"),
     *("decay", "evaluate_every", "select", "metric", "set"),
 )
-KINDS: dict[str, Target] = {"class": "classes", "labels": "labels", "quantity": "quantity"}
 
 
 class Run(NamedTuple):
@@ -133,12 +133,13 @@ class Study:
         """A method by its name."""
         return parse(method, self.options)
 
-    def metric(self, kind: str, own: Mapping[str, ArrayLike] | None = None) -> Choice:
+    def metric(self, kind: TargetKind, own: Mapping[str, ArrayLike] | None = None) -> Choice:
         """What verdicts and decisions are about, for targets of this kind, and why.
 
         Where the study does not say it, a site's verdict is about what suits the classes of its `own` train rows.
         """
-        target, asked = KINDS[kind], self.checked.metric
+        target: Target = "classes" if kind == "class" else kind
+        asked = self.checked.metric
         if asked is None:
             return default_metric(target, own)
         chosen = metric(asked)

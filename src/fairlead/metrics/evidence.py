@@ -198,8 +198,8 @@ class Ratio:
     def log_likelihood(self, shares: Floats) -> Floats:
         """Of each share of training luck."""
         expected = 1 + self.rows * shares
-        whole = (self.freedom + self.residual) / 2
-        seen = -whole * np.log1p(self.freedom * self.value / (self.residual * expected))
+        half = (self.freedom + self.residual) / 2
+        seen = -half * np.log1p(self.freedom * self.value / (self.residual * expected))
         return np.asarray(seen - self.freedom / 2 * np.log(expected), dtype=np.float64)
 
 

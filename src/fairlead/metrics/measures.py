@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fairlead.core.errors import nearest, require
+from fairlead.core.targets import KINDS
 
 Floats = NDArray[np.float64]
 Target = Literal["classes", "labels", "quantity", "survival"]
@@ -279,13 +280,13 @@ def _leave_out(score: Callable[[NDArray[np.generic], Floats], float], y: NDArray
     """The jackknife: leave out each row, or each of `GROUPS` groups of rows, in turn."""
     n = len(y)
     groups = min(n, GROUPS)
-    whole, group = float(score(y, o)), np.arange(n) % groups
+    value, group = float(score(y, o)), np.arange(n) % groups
     if n < 2:
-        return RowScores(np.full(n, whole))
+        return RowScores(np.full(n, value))
     without = np.array([score(y[group != g], o[group != g]) for g in range(groups)], dtype=np.float64)
     pull = np.nan_to_num((groups - 1) * (np.nanmean(without) - without))
     rows = pull[group] * np.sqrt(n / groups)
-    return RowScores(whole + rows - rows.mean())
+    return RowScores(value + rows - rows.mean())
 
 
 def _one_class(title: str) -> Callable[[NDArray[np.generic]], str]:
@@ -374,12 +375,9 @@ def default_metric(target: Target, owners: Mapping[str, ArrayLike] | None = None
     >>> default_metric("classes", {"a": [0, 1, 0, 1], "b": [1] * 27 + [0] * 3}).why
     'AUROC, because most train rows of b are of one class, which accuracy would reward for saying always'
     """
-    if target == "quantity":
-        return Choice(METRICS["rmse"], "RMSE, because the target is a quantity")
-    if target == "labels":
-        return Choice(METRICS["label-accuracy"], "accuracy over labels, because there are several")
-    if target == "survival":
-        return Choice(METRICS["c-index"], "c-index, because the target is a time until an event")
+    if target != "classes":
+        kind = KINDS[target]
+        return Choice(METRICS[kind.metric], f"{METRICS[kind.metric].title}, because the target is {kind.words}")
     shares = {}
     for owner, classes in (owners or {}).items():
         _, counts = np.unique(np.asarray(classes), return_counts=True)

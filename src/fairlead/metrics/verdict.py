@@ -11,7 +11,7 @@ measured error rates.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -141,13 +141,13 @@ def judge(
     require(len(set(names)) == len(names), "judge: an owner comes twice; put all runs of an owner into one OwnerPairs")
     tables = [_table(p, metric) for p in pairs]
     twin_tables = {p.owner: t for p in twins or () if isinstance(t := _table(p, metric), _Table)}
-    told = [(k, t) for k, t in enumerate(tables) if isinstance(t, _Table)]
-    found = _evidence([(pairs[k].owner, t) for k, t in told], twin_tables, metric)
-    judged = {k: (e, c) for (k, _), e, c in zip(told, found, correct(found, level), strict=True)}
-    source = _source([t for _, t in told], twin_tables)
+    told = {name: t for name, t in zip(names, tables, strict=True) if isinstance(t, _Table)}
+    found = _evidence(told, twin_tables, metric)
+    judged = dict(zip(told, zip(found, correct(found, level), strict=True), strict=True))
+    source = _source(told.values(), twin_tables)
     return [
-        _undefined(p, metric, t) if isinstance(t, str) else _verdict(p, t, metric, source, *judged[k])
-        for k, (p, t) in enumerate(zip(pairs, tables, strict=True))
+        _undefined(p, metric, t) if isinstance(t, str) else _verdict(p, t, metric, source, *judged[p.owner])
+        for p, t in zip(pairs, tables, strict=True)
     ]
 
 
@@ -157,12 +157,12 @@ def _table(pairs: OwnerPairs, metric: Metric) -> _Table | str:
     require(len(repeats) > 0, f"judge: {pairs.owner} has no run; leave out owners that were not tested")
     rows, folds, scores, weight, scale, ids = [], [], [], 1.0, 0.0, None
     for repeat in repeats:
-        whole = _whole([r for r in pairs.runs if r.repeat == repeat], pairs.owner)
+        joined = _joined([r for r in pairs.runs if r.repeat == repeat], pairs.owner)
         require(
-            ids is None or np.array_equal(ids, whole[0]),
+            ids is None or np.array_equal(ids, joined[0]),
             f"judge: the test rows of {pairs.owner} differ between repeats; an owner's rows must be the same in all",
         )
-        ids, y, method, control, fold = whole
+        ids, y, method, control, fold = joined
         why = metric.check(y, method, fold) or metric.check(y, control, fold)
         if why:
             return why
@@ -176,7 +176,7 @@ def _table(pairs: OwnerPairs, metric: Metric) -> _Table | str:
     return _Table(np.array(rows), np.array(folds), weight, (means[0], means[1], means[2]), scale)
 
 
-def _whole(
+def _joined(
     runs: list[PairedRun], owner: str
 ) -> tuple[NDArray[np.generic], NDArray[np.generic], Floats, Floats, NDArray[np.int64]]:
     """The folds of one repeat put together, in the order of the rows' ids."""
@@ -210,15 +210,15 @@ def _constant(y: NDArray[np.generic], like: Floats) -> Floats:
     return np.full(len(y), y.astype(np.float64).mean())
 
 
-def _evidence(tables: list[tuple[str, _Table]], twins: dict[str, _Table], metric: Metric) -> list[Evidence]:
+def _evidence(tables: dict[str, _Table], twins: dict[str, _Table], metric: Metric) -> list[Evidence]:
     """What rows and runs say, training luck shared among the owners."""
     if not tables:
         return []
-    own = [_ratio(t) for _, t in tables]
-    paired = [_twin_ratio(twins[name]) if name in twins else None for name, _ in tables]
+    own = [_ratio(t) for t in tables.values()]
+    paired = [_twin_ratio(twins[name]) if name in twins else None for name in tables]
     share, doubt = training_shares([[r[0] for r in both if r and r[0]] for both in zip(own, paired, strict=True)])
     found = []
-    for k, (_, t) in enumerate(tables):
+    for k, t in enumerate(tables.values()):
         n, mean = t.rows.shape[1], t.rows.mean(0)
         scale = _scale(own[k], paired[k], mean)
         factor = scale * _overlap(t)
@@ -324,7 +324,7 @@ def _overlap(t: _Table) -> float:
     return (1 / repeats + 1 / (k - 1)) / k
 
 
-def _source(tables: list[_Table], twins: dict[str, _Table]) -> str:
+def _source(tables: Collection[_Table], twins: dict[str, _Table]) -> str:
     if any(t.folded for t in tables):
         return "folds"
     if any(len(t.rows) > 1 for t in tables):
@@ -351,18 +351,22 @@ def _verdict(p: OwnerPairs, t: _Table, metric: Metric, source: str, e: Evidence,
         runs=len(p.runs),
         method_score=float(t.scores[0]),
         control_score=float(t.scores[1]),
-        constant_score=float(t.scores[2]) if math.isfinite(t.scores[2]) else None,
+        constant_score=_if_finite(t.scores[2]),
         gain=e.gain,
-        lower=c.lower if math.isfinite(c.lower) else None,
-        upper=c.upper if math.isfinite(c.upper) else None,
+        lower=_if_finite(c.lower),
+        upper=_if_finite(c.upper),
         p=c.p,
-        detectable=c.detectable if math.isfinite(c.detectable) else None,
+        detectable=_if_finite(c.detectable),
         asked=None if found else asked,
         more_rows=more,
         training=source,
         why=_sentence(verdict, metric, e, c, asked, more),
         evidence=e,
     )
+
+
+def _if_finite(x: float) -> float | None:
+    return float(x) if math.isfinite(x) else None
 
 
 def _sentence(verdict: Verdict, metric: Metric, e: Evidence, c: Corrected, asked: float, more: int | None) -> str:

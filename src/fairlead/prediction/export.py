@@ -20,6 +20,7 @@ from safetensors.torch import load_file, save_file
 
 from fairlead.core import RunError, require
 from fairlead.core.files import atomically
+from fairlead.core.targets import KINDS
 from fairlead.prediction.predict import (
     BALANCED,
     CONTROL,
@@ -126,10 +127,8 @@ def card(summary: Summary, predictor: Predictor, choice: Choice, onnx: bool) -> 
     """The model card."""
     d, owner = predictor.deployment, predictor.owner
     what = " and ".join(d.labels) or "the target"
-    kinds = {"class": f"one of {', '.join(d.classes)}", "labels": "yes or no for each", "quantity": "a quantity"}
-    kinds["survival"] = (
-        "a risk, higher for an earlier event; only the order and the differences of risks mean something"
-    )
+    risk = "a risk, higher for an earlier event; only the order and the differences of risks mean something"
+    told = {"class": f"one of {', '.join(d.classes)}", "survival": risk}.get(d.kind, KINDS[d.kind].words)
     network = f"the network `{d.model}`" if d.model else "a network of the owner's own program"
     other = "" if choice.method == CONTROL else ", together with other owners whose rows stayed with them"
     network_only = (
@@ -138,7 +137,7 @@ def card(summary: Summary, predictor: Predictor, choice: Choice, onnx: bool) -> 
     )
     return f"""# {what} for {owner}
 
-Predicts {what} ({kinds[d.kind]}) from rows of a table, for {owner}.
+Predicts {what} ({told}) from rows of a table, for {owner}.
 
 ## Use
 

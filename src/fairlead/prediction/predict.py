@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fairlead.clients import KEPT
 from fairlead.core import InputError, Layout, RunError, nearest, require
+from fairlead.core.targets import KINDS
 from fairlead.data.columns import as_keys
 from fairlead.data.files import read_frame, table_files
 from fairlead.data.preparation import Preparation
@@ -56,41 +56,16 @@ class Predictor:
         self.owner, self.module = deployment.owners[self.client], module.eval()
 
     def __call__(self, rows: Any, notes: list[str] | None = None) -> pd.DataFrame:
-        """A line for each row: the class with the probabilities of all, each label, the quantity in its own unit, or
-        the risk: higher for an earlier event, and of no unit; two rows' risks differ by the logarithm of their hazards'
-        ratio.
+        """A line for each row: the answers of its kind of target (`core.targets`), quantities in their own unit.
 
         What was not as in training is said in `notes`, or logged.
         """
-        out = self.outputs(rows, notes).double()
-        if self.deployment.balanced and notes is not None:
+        d, out = self.deployment, self.outputs(rows, notes).double()
+        if d.balanced and notes is not None:
             notes.append(BALANCED)
-        told = {"quantity": self._quantities, "survival": self._risks, "class": self._classes, "labels": self._labels}
-        return told[self.deployment.kind](out)
-
-    def _quantities(self, out: Tensor) -> pd.DataFrame:
-        d = self.deployment
-        mean, sd = (d.mean[self.client], d.sd[self.client]) if d.sd else (0.0, 1.0)
-        values = (out.reshape(len(out), -1) * sd + mean).numpy()
-        names = d.labels if len(d.labels) == values.shape[1] else [f"quantity {i}" for i in range(values.shape[1])]
-        return pd.DataFrame(values, columns=list(names))
-
-    def _risks(self, out: Tensor) -> pd.DataFrame:
-        labels = self.deployment.labels
-        return pd.DataFrame({f"risk of {labels[1]}" if labels else "risk": out.reshape(len(out))})
-
-    def _classes(self, out: Tensor) -> pd.DataFrame:
-        d = self.deployment
-        chosen = np.array(d.classes, dtype=object)[out.argmax(1).numpy()]
-        return pd.DataFrame({d.labels[0] if d.labels else "class": chosen} | self._probabilities(out.softmax(1)))
-
-    def _labels(self, out: Tensor) -> pd.DataFrame:
-        shares = out.sigmoid()
-        said = {name: (shares[:, i] >= 0.5).long().numpy() for i, name in enumerate(self.deployment.classes)}
-        return pd.DataFrame(said | self._probabilities(shares))
-
-    def _probabilities(self, shares: Tensor) -> dict[str, NDArray[np.float64]]:
-        return {f"probability of {name}": shares[:, i].numpy() for i, name in enumerate(self.deployment.classes)}
+        if d.sd:
+            out = out * d.sd[self.client] + d.mean[self.client]
+        return pd.DataFrame(KINDS[d.kind].answers(out, d.labels, d.classes))
 
     def outputs(self, rows: Any, notes: list[str] | None = None) -> Tensor:
         """What the network itself gives for the rows, (n, outputs), before probabilities and units."""

@@ -152,15 +152,15 @@ def line_of(records: pa.Table, method: str, what: tuple[str, str], owners: int, 
         for i, s in enumerate(seeds)
     }
     # A mean is drawn as far as all runs went: where one has stopped, it would jump.
-    whole = there.sum(0) == runs
-    known = means[:, whole]
+    complete = there.sum(0) == runs
+    known = means[:, complete]
     low, high = np.fmin.reduce(known, 0), np.fmax.reduce(known, 0)
     return Line(
-        rounds=rounds[whole].tolist(),
+        rounds=rounds[complete].tolist(),
         mean=_list(_mean(known, 0)),
         low=_list(low),
         high=_list(high),
-        owners=[_list(own) for own in _mean(cube[:, whole], 0).T],
+        owners=[_list(own) for own in _mean(cube[:, complete], 0).T],
         by_seed=by_seed,
     )
 

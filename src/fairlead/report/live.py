@@ -53,15 +53,13 @@ def live_page(folder: Path, state: str) -> str:
     """The page of a comparison that is not finished."""
     plan = read_plan(folder)
     found = [_training(folder, path) for path in sorted((folder / "runs").rglob("settings.json"))]
-    latest = sorted((t for t in found if t.written), key=lambda t: -t.written)
-    shown = {name: _drawn([t for t in latest if t.method == name]) for name in plan["methods"]}
+    of = {name: [t for t in found if t.method == name] for name in plan["methods"]}
+    latest = {name: sorted((t for t in some if t.written), key=lambda t: -t.written) for name, some in of.items()}
+    shown = {name: _drawn(some) for name, some in latest.items()}
     trained = [t for t in found if not t.decided]
     done = sum(t.finished for t in trained)
     said = f"Training goes on: {done} of the {len(trained)} trainings begun so far {'is' if done == 1 else 'are'} done."
-    body = [
-        _line(name, [t for t in found if t.method == name], [t for t in latest if t.method == name], shown[name])
-        for name in plan["methods"]
-    ]
+    body = [_line(name, of[name], latest[name], shown[name]) for name in of]
     head = ("Method", "Trainings done", "Newest training", "Its round", "Newest validation loss")
     sections = [
         f"<p class='soft'>{escape(scenario_name(_scenario(plan)))}, {time.strftime('%H:%M:%S')}</p>",

@@ -7,9 +7,10 @@ its charts, its filters and the table of every verdict are made by `page.js` fro
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -53,7 +54,7 @@ from fairlead.report.tables import (
     ways,
     work,
 )
-from fairlead.runs.summary import Summary, Way, read_summary
+from fairlead.runs.summary import Decided, Decisions, Summary, Way, read_summary
 
 FEW = 40  # up to so many owners have a row each with every gain
 NAMED = 12  # up to so many are told what to do without being asked; the terminal does the same
@@ -272,7 +273,7 @@ def _who(summary: Summary) -> str:
 
 def _reason(one: dict[str, Any]) -> str:
     """Why, without the words that say what to do."""
-    text = one["why"].partition(": ")[2]
+    text = str(one["why"]).partition(": ")[2]
     return text[:1].upper() + text[1:]
 
 
@@ -341,40 +342,35 @@ def _other_measures(summary: Summary) -> str:
 
 def _decided(summary: Summary) -> str:
     """What owners deploy where that is decided after training, with the weights that explain it."""
-    told = []
-    for name, entry in summary["methods"].items():
-        found = entry.get("decisions")
-        if not found:
-            continue
-        voices, m = found[0]["voices"], measure(summary)
-        body = []
-        for k, client in enumerate(found[0]["clients"]):
-            mine = [one["clients"][k] for one in found]
-            deployed = ", ".join(
-                f"{what}{f' {n}x' if len(mine) > 1 else ''}" for what, n in Counter(c["deploys"] for c in mine).items()
-            )
-            weight = {voice: sum(c["weights"][voice] for c in mine) / len(mine) for voice in voices}
-            weights = [f"{w:.2f}" for w in weight.values()]
-            left, stayed = ([c for c in mine if ("declined" in c) == home] for home in (False, True))
-            chances = [c["worse"] for c in left], [c["declined"]["worse"] for c in stayed]
-            told_chances = [f"{100 * sum(some) / len(some):.0f}%" if some else "" for some in chances]
-            gain = m.gain(sum(c["gain"] for c in mine) / len(mine))
-            cells = [client["name"], deployed, listens(weight), *weights, gain, *told_chances]
-            body.append(parts.line(cells, owner=client["name"]))
-        head = [
-            "Owner",
-            "Deploys",
-            "Listens to",
-            *(f"Weight of {voice}" for voice in voices),
-            f"Expected gain{m.unit}",
-            "Chance of being worse off",
-            "The same of what was declined",
-        ]
-        told.append(
-            f"<details><summary><b>{escape(name)}</b></summary>{parts.table(head, body, '', 'deployed')}</details>"
-        )
+    tables = [
+        f"<details><summary><b>{escape(name)}</b></summary>{_deployed(found, measure(summary))}</details>"
+        for name, entry in summary["methods"].items()
+        if (found := entry.get("decisions"))
+    ]
     lines = "".join(f"<p>{escape(text)}</p>" for text in decision_lines(summary))
-    return f"{parts.heading('What owners deploy')}{lines}{''.join(told)}" if told else ""
+    return f"{parts.heading('What owners deploy')}{lines}{''.join(tables)}" if tables else ""
+
+
+def _deployed(found: list[Decisions], m: Measure) -> str:
+    """A line for each owner: the mean of what was decided in each fold."""
+    voices = found[0]["voices"]
+    chances = ("Chance of being worse off", "The same of what was declined")
+    weights = (f"Weight of {voice}" for voice in voices)
+    head = ["Owner", "Deploys", "Listens to", *weights, f"Expected gain{m.unit}", *chances]
+    by_owner = zip(*(one["clients"] for one in found), strict=True)
+    return parts.table(head, [_deployed_line(mine, voices, m) for mine in by_owner], "", "deployed")
+
+
+def _deployed_line(mine: Sequence[Decided], voices: list[str], m: Measure) -> str:
+    chosen, owner = Counter(one["deploys"] for one in mine), mine[0]["name"]
+    deployed = ", ".join(f"{what} {n}x" if len(mine) > 1 else what for what, n in chosen.items())
+    weights = {voice: fmean(one["weights"][voice] for one in mine) for voice in voices}
+    gain = m.gain(fmean(one["gain"] for one in mine))
+    shown = (f"{weight:.2f}" for weight in weights.values())
+    left = [one["worse"] for one in mine if "declined" not in one]
+    stayed = [one["declined"]["worse"] for one in mine if "declined" in one]
+    chances = [f"{100 * fmean(some):.0f}%" if some else "" for some in (left, stayed)]
+    return parts.line([owner, deployed, listens(weights), *shown, gain, *chances], owner=owner)
 
 
 def listens(weights: Mapping[str, float]) -> str:
@@ -383,8 +379,8 @@ def listens(weights: Mapping[str, float]) -> str:
     >>> listens({"local": 0.5, "fedavg": 0.02, "neighbours": 1.5}), listens({"local": 1.0, "fedavg": 0.0})
     ('neighbours 74%', 'nobody')
     """
-    whole = max(sum(weights.values()), 1e-12)
-    shares = {voice: weight / whole for voice, weight in weights.items() if voice != "local" and weight >= whole / 10}
+    total = max(sum(weights.values()), 1e-12)
+    shares = {voice: weight / total for voice, weight in weights.items() if voice != "local" and weight >= total / 10}
     told = [f"{voice} {100 * shares[voice]:.0f}%" for voice in sorted(shares, key=lambda v: -shares[v])]
     return ", ".join(told) or "nobody"
 

@@ -240,23 +240,25 @@ def rows(summary: Summary, shown: list[Column] | None = None) -> list[Row]:
 
 
 def verdict_table(summary: Summary) -> Table:
-    """One row per way to train, for a terminal of 100 columns; a narrower one folds the way's name.
-
-    R-Acc is left out where it would not fit.
-    """
-    shown = [column for column in columns(summary) if column.short != "passes"]  # a line below the table has them
-    if _width(shown, rows(summary, shown)) > WIDTH:
-        shown = [column for column in shown if not column.short.startswith("R-Acc")]
-    found = rows(summary, shown)
+    """One row per way to train, for a terminal of 100 columns; a narrower one folds the way's name."""
+    shown = _fitting(summary)
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
     for i, short in enumerate(["way", *(column.short for column in shown)]):
         table.add_column(short, justify="right" if i else "left", no_wrap=bool(i), overflow="fold")
     worse = next((i for i, column in enumerate(shown, 1) if column.short in ("worse", "verdict")), 0)
-    for kind, group in groupby(found, lambda row: row.kind):
+    for kind, group in groupby(rows(summary, shown), lambda row: row.kind):
         table.add_row(Text(SHORT[kind], style="italic"))
         for row in group:
             table.add_row(*_bold_if_worse(row.cells, worse))
     return table
+
+
+def _fitting(summary: Summary) -> list[Column]:
+    """The columns for a terminal; R-Acc is left out where it would not fit."""
+    shown = [column for column in columns(summary) if column.short != "passes"]  # a line below the table has them
+    if _width(shown, rows(summary, shown)) <= WIDTH:
+        return shown
+    return [column for column in shown if not column.short.startswith("R-Acc")]
 
 
 def _bold_if_worse(row: list[str], worse: int) -> list[Text]:

@@ -133,8 +133,8 @@ def time_server(
         build("mlp", (1, 28, 28), 10, seed),
         Plan(rounds=rounds + 1, evaluate_every=rounds + 1, seed=seed),
     )
-    whole = [r.seconds for r, _ in happened]
-    return {"values": {"server": _median(seconds[1:]), "round": _median(whole[1:])}}
+    each = [r.seconds for r, _ in happened]
+    return {"values": {"server": _median(seconds[1:]), "round": _median(each[1:])}}
 
 
 def _median(seconds: list[float]) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fairlead.reproduce.study import Budget, Cell, Claim, Column, Entry, Key, Study, above
+from fairlead.reproduce.study import Budget, Cell, Claim, Column, Entry, Key, Study, above, in_order
 from fairlead.reproduce.where import PLACES, searched
 
 SEEDS: dict[Budget, int] = {"quick": 1, "standard": 1, "full": 3}
@@ -171,7 +171,7 @@ def tcga(budget: Budget) -> Study:
     )
     title = "FLamby's breast cancer regions with an equal control"
     seeds = {"quick": 1, "standard": 5, "full": 5}[budget]
-    ordered = {(row, c.key): entries[row, c.key] for row in SURVIVAL for c in columns if (row, c.key) in entries}
+    ordered = in_order(entries, SURVIVAL, columns)
     return Study("flamby-tcga-brca", title, "FLamby, Fed-TCGA-BRCA", columns, ordered, claims, notes, seeds)
 
 
@@ -230,7 +230,7 @@ def different_networks(budget: Budget) -> Study:
         "FedProto's paper has clients of different architectures on other data, and is above training alone there.",
     )
     title = "Clients of different networks"
-    ordered = {(row, c.key): entries[row, c.key] for row in rows for c in columns if (row, c.key) in entries}
+    ordered = in_order(entries, rows, columns)
     source = "no table of the papers"
     return Study("fedproto-networks", title, source, tuple(columns), ordered, claims, notes, SEEDS[budget])
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import product
 from typing import Any, Literal, NamedTuple, get_args
 
 from fairlead.core import InputError, nearest
@@ -166,6 +167,11 @@ class Study:
         for column in self.columns:
             found.setdefault(column.group, []).append(column)
         return found
+
+
+def in_order(entries: Mapping[Key, Entry], rows: Iterable[str], columns: Sequence[Column]) -> dict[Key, Entry]:
+    """The entries row by row, and in the order of the columns."""
+    return {key: entries[key] for key in product(rows, (column.key for column in columns)) if key in entries}
 
 
 def narrowed(study: Study, only: Sequence[str]) -> Study:

@@ -290,8 +290,8 @@ def latex(study: Study, numbers: Numbers, budget: Budget, seeds: int) -> str:
     for block in blocks(study, numbers):
         rows = [line(row) for row in block.rows]
         opening = rf"\begin{{tabular}}{{l{'r' * (len(block.head) - 1)}}}"
-        whole = [f"% {block.title}", opening, r"\toprule", line(block.head), r"\midrule", *rows, r"\bottomrule"]
-        parts.append("\n".join([*whole, r"\end{tabular}"]))
+        lines = [f"% {block.title}", opening, r"\toprule", line(block.head), r"\midrule", *rows, r"\bottomrule"]
+        parts.append("\n".join([*lines, r"\end{tabular}"]))
     return "\n\n".join(parts) + "\n"
 
 

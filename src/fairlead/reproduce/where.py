@@ -20,7 +20,8 @@ from fairlead.comparison.compare import compare
 from fairlead.core import Method, require
 from fairlead.methods import fedres
 from fairlead.methods.fedres import silenced
-from fairlead.reproduce.study import Budget, Claim, Column, Computed, Entry, Key, Result, Study
+from fairlead.reproduce.study import Budget, Claim, Column, Computed, Entry, Key, Result, Study, in_order
+from fairlead.runs.summary import Found
 from fairlead.settings import check, resolve
 
 LINEAR = "fedres, linear"
@@ -117,7 +118,7 @@ def where(budget: Budget) -> Study:
             of = ("score", "gain", "below") if row in (ALONE, POOLED) else tuple(found)
             of = ("score", "lr", "rounds", "improving") if row == "LOCAL" else of
             entries |= {(row, found[measure].key): Entry(cell, f"{name}.{measure}") for measure in of}
-    ordered = {(row, c.key): entries[row, c.key] for row in rows for c in columns if (row, c.key) in entries}
+    ordered = in_order(entries, rows, columns)
     claims = tuple(
         Claim(f"{row} leaves no owner below LOCAL on {place}", ((0.5, (row, f"{place}: below")),))
         for place in PLACES
@@ -163,19 +164,25 @@ def assessed(
         settings["data_dir"] = data_dir
     with tempfile.TemporaryDirectory(prefix="fairlead-") as folder:
         found = compare(_methods(methods, settings, seed), out=folder, seeds=[seed], **settings).summary
-    ways = {way["name"]: way["scores"] for way in found["findings"]["ways"]}
-    ways[ALONE] = ways[found["findings"]["bar"]]
-    sign = 1.0 if found["findings"].get("higher", True) else -1.0
+    values = _scores(found["findings"])
+    for name, entry in found["methods"].items():
+        for measure, key in (("lr", "lr"), ("rounds", "round"), ("improving", "improving")):
+            values[f"{name}.{measure}"] = float(entry["search"][0][key])
+    return {"values": values, "bar": found["findings"]["bar"]}
+
+
+def _scores(found: Found) -> dict[str, float]:
+    """Each way's mean score, its mean gain over LOCAL, and how many owners are below it."""
+    ways = {way["name"]: way["scores"] for way in found["ways"]}
+    ways[ALONE] = ways[found["bar"]]
+    sign = 1.0 if found.get("higher", True) else -1.0
     values: dict[str, float] = {}
     for name, scores in ways.items():
         pairs = [(s, a) for s, a in zip(scores, ways["local"], strict=True) if s is not None and a is not None]
         values[f"{name}.score"] = float(np.mean([s for s, _ in pairs]))
         values[f"{name}.gain"] = float(np.mean([sign * (s - a) / abs(a) for s, a in pairs if a]))
         values[f"{name}.below"] = float(sum(sign * (s - a) < 0 for s, a in pairs))
-    for name, entry in found["methods"].items():
-        for measure, key in (("lr", "lr"), ("rounds", "round"), ("improving", "improving")):
-            values[f"{name}.{measure}"] = float(entry["search"][0][key])
-    return {"values": values, "bar": found["findings"]["bar"]}
+    return values
 
 
 def _methods(names: list[str], settings: dict[str, Any], seed: int) -> dict[str, Method]:
