@@ -1,4 +1,4 @@
-"""The real data where it is at hand; and one thread, since two test workers share the cores."""
+"""The real data where it is at hand; and one thread and process, since two test workers share the cores."""
 
 import os
 from collections.abc import Iterator
@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 import torch
+
+from fairlead.comparison import beside
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -15,6 +17,12 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
+
+
+@pytest.fixture(autouse=True)
+def one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No further processes on a slow machine, where little work takes long."""
+    monkeypatch.setattr(beside, "WORTH", float("inf"))
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ import pandas as pd
 import pytest
 
 import fairlead
+from fairlead.catalogue import parse
 from fairlead.comparison import assess, beside
 from fairlead.core.errors import RunError
 from fairlead.runs import run
@@ -40,6 +41,10 @@ def no_training(*given: object, **named: object) -> None:
     raise AssertionError("trained again")
 
 
+def compare_module() -> Any:
+    return sys.modules["fairlead.comparison.compare"]  # the package has a function of that name
+
+
 def scores(folder: Path) -> list[list[float | None]]:
     return [way["scores"] for way in read_summary(folder)["findings"]["ways"]]
 
@@ -61,7 +66,7 @@ def test_another_process_makes_the_same_bits_which_this_one_reads(
     with monkeypatch.context() as patch:
         patch.setattr(run, "train", no_training)
         patch.setattr(assess, "yardsticks", no_training)
-        patch.setattr("fairlead.comparison.compare.train_on_all_rows", lambda *given: {})
+        patch.setattr(compare_module(), "train_on_all_rows", lambda *given: {})
         assert scores(compared(table, tmp_path / "both").folder) == expected
 
 
@@ -83,7 +88,7 @@ def test_work_is_shared_where_there_is_enough_of_it(
     assert scores(compared(table, tmp_path / "large").folder) == expected
     assert started == [1]
     # A method of the caller's own is in no other process.
-    own = {"mine": fairlead.catalogue.parse("fedavg", {}).method}
+    own = {"mine": parse("fedavg", {}).method}
     compared(table, tmp_path / "own", methods=own)
     assert started == [1]
 

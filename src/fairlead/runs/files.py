@@ -118,6 +118,8 @@ def _digest_of(tensors: Named) -> str:
     for n, x in sorted(tensors.items()):
         total.update(f"{n} {x.dtype} {tuple(x.shape)}".encode())
         flat = x.reshape(-1)
+        if flat.stride(0) != 1:  # a single number may have any stride
+            flat = flat.clone(memory_format=torch.contiguous_format)
         total.update(flat.view(torch.uint8).numpy().data if flat.numel() else b"")
     return total.hexdigest()[:16]
 
