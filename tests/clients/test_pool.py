@@ -39,7 +39,15 @@ def test_plans_cover_everybody_once_and_stack_only_like_sizes() -> None:
         assert int(sizes[chunk].max()) <= 1.5 * int(sizes[chunk].min())
 
 
-def test_like_clients_are_neighbours_and_their_rows_are_not_copied() -> None:
+def test_little_work_is_done_at_once_by_one_worker() -> None:
+    sizes = torch.tensor([10, 30, 11, 12])
+    assert Engine("x", 2, stacked=True).plan(sizes, work=1e3) == [[1, 3, 2, 0]]
+    assert Engine("x", 2, stacked=True).plan(sizes, work=1e8) == [[1], [3, 0], [2]]
+    assert len(Engine("x", 2, stacked=True).plan(sizes, 3, work=1e3)) == 2
+
+
+def test_like_clients_are_neighbours_and_their_rows_are_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fairlead.clients.pool.LITTLE_WORK", 1.0)
     assert Engine("x", 2, stacked=True).plan(torch.full((5,), 8)) == [[0, 1], [2, 3, 4]]
     module = nn.Linear(3, 2)
     rows = {"w": torch.randn(4, 8)}

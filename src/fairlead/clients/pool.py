@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -29,6 +30,10 @@ Piece = tuple[Tensor, list[int], Tensor]  # rows of the cohort, positions there,
 # Clients stacked together pass over the longest one's batches; beyond this ratio the waste outweighs the gain.
 LIKE_SIZED = 1.5
 
+# Unless a step of all of them together is little work beside what any step costs, about a millisecond of Python: then
+# many steps with few clients are the waste. In parameters times samples.
+LITTLE_WORK = 3e6
+
 # Models stacked together, in bytes: more would fall out of the processor's cache between one layer and the next.
 STACK_BYTES = 16 * 2**20
 DEVICE_STACK_BYTES = 2**30  # on another device, which has no such cache; not measured, for lack of one
@@ -44,21 +49,27 @@ class Engine:
     stacked: bool
     address: str = ""  # of a Ray cluster, where clients are in its processes (see `shards`)
 
-    def plan(self, sizes: Tensor, most: int = 2**31) -> list[list[int]]:
-        """Positions in the cohort, in chunks of at most so many to be worked on together, the heaviest first."""
+    def plan(self, sizes: Tensor, most: int = 2**31, work: float = math.inf) -> list[list[int]]:
+        """Positions in the cohort, in chunks of at most so many to be worked on together, the heaviest first.
+
+        `work` is what a client's step costs, in parameters times samples.
+        """
         order = sizes.argsort(descending=True, stable=True).tolist()
         if not self.stacked:
             return [[i] for i in order]
-        groups: list[list[int]] = []
-        for i in order:
-            if groups and int(sizes[groups[-1][0]]) <= LIKE_SIZED * int(sizes[i]):
+        groups = [order[:1]]
+        for i in order[1:]:
+            ratio = int(sizes[groups[-1][0]]) / max(int(sizes[i]), 1)
+            if ratio <= LIKE_SIZED or ratio * (len(groups[-1]) + 1) * work <= LITTLE_WORK:
                 groups[-1].append(i)
             else:
                 groups.append([i])
         chunks: list[list[int]] = []
         for group in groups:
-            # Every worker gets as many shares of every group, so that none waits for the heaviest.
-            shares = min(len(group), self.workers * -(-len(group) // (self.workers * most)))
+            # Every worker gets as many shares of every group, so that none waits for the heaviest; of little work, one
+            # worker gets all: Python runs one thread at a time.
+            workers = max(1, int(min(self.workers, len(group) * work / LITTLE_WORK)))
+            shares = min(len(group), workers * -(-len(group) // (workers * most)))
             if int(sizes[group[0]]) == int(sizes[group[-1]]):
                 # Neighbours, where all are alike: their rows and samples lie together and need no copy.
                 ends = [len(group) * i // shares for i in range(shares + 1)]
@@ -182,7 +193,8 @@ class Pool:
         room = STACK_BYTES if self._layout.device.type == "cpu" else DEVICE_STACK_BYTES
         fitting = room // (self._layout.size * torch.get_default_dtype().itemsize)
         most = max(1, min(fitting, MOST_STACKED))
-        chunks = self.engine.plan(self._federation.train.sizes[ids], most)
+        work_of_step = float(self._layout.size * self._training.batch_size)
+        chunks = self.engine.plan(self._federation.train.sizes[ids], most, work_of_step)
 
         def run(chunk: list[int]) -> tuple[Named, Named]:
             if not hasattr(self._local, "network"):
