@@ -10,9 +10,11 @@ from torch.nn.functional import cross_entropy
 
 from benchmarks.measure import Timing, interleaved
 from benchmarks.workloads import WORKLOADS, Workload
-from fairlead.core import Batch, BatchLoss, FastNetwork, Named, Plus, Task
-from fairlead.core.fast.machine import large_empty, threads
+from fairlead.core import Batch, BatchLoss, Cohort, FastNetwork, Named, Plus, Task
+from fairlead.core.fast.machine import large_empty, recycling, threads
 from fairlead.core.task import EVALUATION_BLOCK
+from fairlead.methods import METHODS
+from fairlead.servers import mean
 
 TURNS = 15
 
@@ -34,6 +36,7 @@ def pieces() -> dict[str, tuple[Timing, Timing]]:
         "head alone, CNN epoch": head_alone(replace(cnn, clients=1)),
         "evaluation in blocks, CNN": blocks(replace(cnn, clients=1, samples=1024)),
         "huge pages or small ones, 20 CNNs": fresh_rows(replace(cnn, clients=20)),
+        "memory of the step before, four of FedU's for 20 CNNs": four_steps(replace(cnn, clients=20)),
     }
     found = {}
     with threads(1), torch.no_grad():
@@ -120,6 +123,23 @@ def fresh_rows(w: Workload) -> tuple[Case, Case]:
     """All clients' models, written to memory that was not used before."""
     rows = w.params.repeat(w.clients, 1)
     return lambda: torch.empty_like(rows).copy_(rows), lambda: large_empty(rows, *rows.shape).copy_(rows)
+
+
+def four_steps(w: Workload) -> tuple[Case, Case]:
+    """FedU's server steps one after another, without and with the memory that the step before has left."""
+    server, rows = METHODS["fedu"]().server(mean()), w.params.repeat(w.clients, 1)
+    state, _ = server.init({"theta": w.params}, {}, w.clients)
+    cohort = Cohort(torch.arange(w.clients), torch.full((w.clients,), 1 / w.clients), w.clients, 1, 0)
+
+    def steps() -> None:
+        for _ in range(4):
+            server.update(state, {"theta": rows}, cohort)
+
+    def again() -> None:
+        with recycling():
+            steps()
+
+    return steps, again
 
 
 def selection(w: Workload) -> tuple[Case, Case]:

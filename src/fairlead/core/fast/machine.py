@@ -154,7 +154,11 @@ _recycler = Recycler()
 
 @contextmanager
 def recycling() -> Iterator[None]:
-    """Within this block, `large_empty` uses the memory of earlier ones that are gone."""
+    """Within this block, `large_empty` uses the memory of earlier ones that are gone.
+
+    Four of FedU's server steps for 20 CNNs take 103 ms of processor time in place of 153 (`python -m benchmarks --only
+    pieces`), and its rounds on W2 a few percent less. FedAvg's rounds on W1 and W2 gain nothing.
+    """
     with _recycler.lock:
         _recycler.users += 1
     try:
