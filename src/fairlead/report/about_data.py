@@ -103,7 +103,8 @@ def _owners(summary: Summary, data: dict[str, Any]) -> str:
     for k, owner in enumerate(summary["findings"]["owners"]):
         one = about.get(owner, {})
         cells = [owner, f"{clients[k]['n_train']:,}", f"{clients[k]['n_test']:,}", *_classes(one, classes)]
-        cells += [quantity(one.get(key)) for key, name in NUMBERS.items() if name in head]
+        known_numbers = [one.get(key) for key, name in NUMBERS.items() if name in head]
+        cells += [f"{x:,}" if isinstance(x, int) else quantity(x) for x in known_numbers]  # a count, or a mean
         cells += [f"{sum(one['missing'].values()):,}" if "missing" in one else NONE] * ("Empty cells" in head)
         body.append(parts.line(cells, owner=owner, labels=["", *head[1:]]))
     return parts.table(head, body, "data stacked", "data")

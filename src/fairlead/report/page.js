@@ -24,8 +24,8 @@ const draw = (tag, given = {}, ...inside) =>
 const known = x => x !== null && x !== undefined;
 const number = (x, sign = false) => {
   if (!known(x)) return NONE;
-  const digits = data.measure.percent ? 1 : Math.abs(x) >= 1000 ? 0 : undefined;
-  const text = Math.abs(x).toLocaleString('en', digits === undefined ? { maximumSignificantDigits: 3 } :
+  const digits = data.measure.percent ? 1 : Math.abs(x) >= 999.5 ? 0 : undefined;
+  const text = Math.abs(x).toLocaleString('en', digits === undefined ? { minimumSignificantDigits: x ? 3 : 1, maximumSignificantDigits: 3 } :
     { minimumFractionDigits: digits, maximumFractionDigits: digits });
   const zero = Number(text.replaceAll(',', '')) === 0;
   return (x < 0 && !zero ? '−' : sign && !zero ? '+' : '') + text;
@@ -204,11 +204,10 @@ const costs = (box, ways) => {
     if (known(bar.score)) {
       const line = c.py(bar.score), title = `the bar: ${bar.name}`, long = 6.8 * title.length;
       const free = ([from, height]) => !used.some(([a, b, at]) => from < b && from + long > a && Math.abs(height - at) < 12);
-      const sides = [[c.right - long, line - 8], [c.right - long, line + 9], [c.left + 4, line - 8], [c.left + 4, line + 9]];
+      const sides = [1, 0.75, 0.5, 0.25, 0].flatMap(share => [-8, 9].map(step => [c.left + share * (c.right - long - c.left), line + step]));
       const [from, height] = sides.find(free) || sides[0];
       c.svg.append(draw('line', { class: 'zero', x1: c.left, x2: c.right, y1: line, y2: line }),
-        from > c.left + 4 ? draw('text', { class: 'soft', x: c.right, y: height + 4, 'text-anchor': 'end', text: title }) :
-          draw('text', { class: 'soft', x: from, y: height + 4, text: title }));
+        draw('text', { class: 'soft', x: from + long, y: height + 4, 'text-anchor': 'end', text: title }));
       used.push([c.left, c.right, line], [from, from + long, height]);
     }
     for (const way of [...shown].sort((a, b) => b.score - a.score)) {

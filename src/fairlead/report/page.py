@@ -161,7 +161,9 @@ def page_of(summary: Summary, curves: Curves, owner: str | None = None) -> str:
         _reading(summary),
         f"<details><summary>What each number is</summary>{_facts(summary)}</details>",
         f"{parts.heading('What was run')}<div class='side'>",
-        *(pairs(title, values) for title, values in _run(summary).items()),
+        pairs("Scenario", used(summary["scenario"])),
+        pairs("Settings", summary["settings"]),
+        pairs("Versions", summary["versions"]),
         "</div>",
     ]
     opening = [
@@ -192,12 +194,10 @@ def _reading(summary: Summary) -> str:
 ONLY = {"beta": "dirichlet", "classes_per_client": "pathological consecutive", "skew": "quantity", "angle": "rotation"}
 
 
-def _run(summary: Summary) -> dict[str, dict[str, Any]]:
-    """What was run, without settings that nothing looked at."""
-    scenario = summary["scenario"]
+def used(scenario: dict[str, Any]) -> dict[str, Any]:
+    """The settings of a scenario that something looked at."""
     chosen = {scenario.get("split"), scenario.get("shift")}
-    used = {key: value for key, value in scenario.items() if key not in ONLY or chosen & set(ONLY[key].split())}
-    return {"Scenario": used, "Settings": summary["settings"], "Versions": summary["versions"]}
+    return {key: value for key, value in scenario.items() if key not in ONLY or chosen & set(ONLY[key].split())}
 
 
 def scenario_name(scenario: dict[str, Any]) -> str:
@@ -272,8 +272,7 @@ def _who(summary: Summary) -> str:
 
 def _reason(one: dict[str, Any]) -> str:
     """Why, without the words that say what to do."""
-    text = one["why"].partition(": ")[2]
-    return text[:1].upper() + text[1:]
+    return str(one["why"]).partition(": ")[2]
 
 
 COUNTED = {*(word.capitalize() for word in VERDICTS), "Verdict"}  # columns that the page shows as one
@@ -301,9 +300,10 @@ def _way(summary: Summary, row: Row, heads: list[str], kept: list[int], names: l
     way = next(way for way in ways(summary) if way["name"] == row.name)
     least = lowest(summary, way) if len(summary["findings"]["owners"]) <= FEW else None
     told: dict[str, Any] = {heads[i]: row.cells[i] for i in kept}
-    if "Lowest owner" in told and least is not None:
-        text = row.cells[heads.index("Lowest owner")]
-        told["Lowest owner"] = parts.cell(f"{text} ({least})", value=text, csv=text, label="Lowest owner")
+    title = f"{measure(summary).worst.capitalize()} owner"
+    if title in told and least is not None:
+        text = told[title]
+        told[title] = parts.cell(f"{text} ({least})", value=text, csv=text, label=title)
     cells = [told[name] if name in told else _tally(way, name) for name in names]
     return parts.line(cells, "bar" if row.bar else "", labels=["", *names[1:]])
 
@@ -480,9 +480,9 @@ def _sure(summary: Summary) -> str:
         if way["ptr"] and len(found["owners"]) > 1
     ]
     said += [f"Owners whose score is above the bar, however little: {', '.join(above)}."] if above else []
-    told = marks(summary)  # which stand below the table
-    notes = [f"{way['name']}: {note}." for way in ways(summary) for note in way["notes"] if "step size" not in note]
-    said += [note for note in notes if note not in told and "still improving" not in note]
+    below = " ".join(marks(summary))  # what stands below the table
+    notes = [(way["name"], note) for way in ways(summary) for note in way["notes"] if "step size" not in note]
+    said += [f"{name}: {note}." for name, note in notes if note not in below]
     said += [*luck(summary), *more_tested(summary), *work(summary)]
     return parts.heading("How sure") + "<ul>" + "".join(f"<li>{escape(text)}</li>" for text in said) + "</ul>"
 
