@@ -69,8 +69,7 @@ found.</dd></div>
 <div><dt>Too few rows to tell</dt><dd>The interval includes zero, and even a large difference could have been
 missed.</dd></div>
 {several}
-<div><dt>MB, seconds</dt><dd>Bytes sent to and from the server in one run, over all owners (1 MB is a million bytes),
-and the time of training on the machine that ran it.</dd></div>
+{cost}
 <div><dt>Recommendation</dt><dd>It is corrected over owners and methods together, so it may be less sure than the
 verdicts on one method.</dd></div>
 </dl>"""
@@ -78,7 +77,7 @@ verdicts on one method.</dd></div>
 MEANINGS = {
     "accuracy": "The share of test rows whose class is predicted.",
     "balanced-accuracy": "The share of rows predicted rightly, for each class by itself, then the mean over classes.",
-    "auroc": "The chance that of two rows of different classes the model ranks the right one higher. Guessing has 50%.",
+    "auroc": "Of two rows, one of each class: the chance that the model ranks them rightly. Guessing has 50%.",
     "auprc": "The area under the curve of precision against recall. Guessing has the share of the class.",
     "f1": "The harmonic mean of precision and recall for each class, then the mean over classes.",
     "log-loss": "Minus the logarithm of the probability that the model gave to what came, mean over test rows.",
@@ -91,6 +90,8 @@ MEANINGS = {
     "r2": "The share of the variance that is predicted. Saying the mean for every row has 0.",
     "c-index": "The chance that of two rows the one whose event comes first is ranked first. Guessing has 50%.",
 }
+COST = """<div><dt>MB, seconds</dt><dd>Bytes sent to and from the server in one run, over all owners (1 MB is a million
+bytes), and the time of training on the machine that ran it.</dd></div>"""
 TRANSFER = """<div><dt>PTR</dt><dd>Positive transfer ratio: the share of owners whose score is above the bar, however
 little; in brackets what chance alone would give if nothing differed.</dd></div>"""
 RELATIVE = """
@@ -187,7 +188,9 @@ def _reading(summary: Summary) -> str:
     metric = f"\n<div><dt>{escape(title[:1].upper() + title[1:])}</dt><dd>{meaning}</dd></div>" if meaning else ""
     several = TRANSFER if len(summary["findings"]["owners"]) > 1 else ""
     several += RELATIVE if published(summary) else ""
-    return parts.heading("How to read this") + READING.format(metric=metric, several=several)
+    return parts.heading("How to read this") + READING.format(
+        metric=metric, several=several, cost=COST if _costs(summary) else ""
+    )
 
 
 # Settings that only one way to divide or to shift the data looks at.
@@ -498,7 +501,8 @@ def _training(summary: Summary) -> str:
     runs = "fold" if own else "seed"
     text = parts.heading("Training")
     text += f"<p class='soft'>{said}. With one or two methods chosen above, a band shows the lowest to the highest "
-    text += f"{runs}, and dots the rounds that were chosen; with an owner chosen, its own curves are shown.</p>"
+    text += f"{runs}, and dots the rounds that were chosen"
+    text += f"{'; with an owner chosen, its own curves are shown' * (len(summary['findings']['owners']) > 1)}.</p>"
     text += "<div class='panels' data-chart='curves'></div>"
     body = []
     for name, entry in summary["methods"].items():
