@@ -315,6 +315,8 @@ def test_a_thousand_owners_are_a_distribution_and_unfold_on_demand(opened: Open)
     page.click("button.more")
     assert len(page.texts("table.verdicts tbody tr")) == 2000
     assert page.texts("#verdicts p") == []
+    lines = "return document.querySelector('[data-chart=gains] .too .range')?.getAttribute('d') ?? ''"
+    assert page.run(lines) == "", "a thousand intervals would be one block"
     page.click("[data-chart=gains] svg")  # the owner at the pointer
     assert len(page.texts("table.who tbody tr")) == 1
     assert page.complaints() == []

@@ -200,7 +200,8 @@ ONLY = {"beta": "dirichlet", "classes_per_client": "pathological consecutive", "
 def used(scenario: dict[str, Any]) -> dict[str, Any]:
     """The settings of a scenario that something looked at."""
     chosen = {scenario.get("split"), scenario.get("shift")}
-    return {key: value for key, value in scenario.items() if key not in ONLY or chosen & set(ONLY[key].split())}
+    kept = {key: value for key, value in scenario.items() if key not in ONLY or chosen & set(ONLY[key].split())}
+    return {key: value for key, value in kept.items() if key != "fractions" or not scenario.get("samples")}
 
 
 def scenario_name(scenario: dict[str, Any]) -> str:
@@ -441,6 +442,7 @@ def _judged(way: str, v: dict[str, Any] | None, axis: Axis, m: Measure) -> parts
     return parts.cell(parts.Html(inside), kind(v["verdict"]), said, value=value, csv=value, **about)
 
 
+DRAWN = 100  # up to so many owners have their interval drawn among the others; page.js does the same
 SHARES = {"Lowest": 0.0, "10% of owners below": 0.1, "Half below": 0.5, "90% below": 0.9, "Highest": 1.0}
 
 
@@ -451,10 +453,12 @@ def _distribution(summary: Summary, methods: list[Way]) -> str:
         gains = [v["gain"] for v in way["verdicts"] if v["gain"] is not None]
         told = [m.gain(float(np.quantile(gains, share))) if gains else NONE for share in SHARES.values()]
         name = parts.cell(way["name"], way=way["name"])
-        body.append(parts.line([name, parts.cell(_stack(way), csv=""), *told]))
+        body.append(parts.line([name, parts.cell(_stack(way), csv=""), *told], labels=["", "", *SHARES]))
     head = ["Method", "Owners by verdict", *(f"{name}{m.unit if name == 'Lowest' else ''}" for name in SHARES)]
     said = f"The gain over the bar{m.unit}: how many owners have which verdict, and how their gains are distributed."
-    table = parts.table(head, body, "spread", "distribution")
+    if len(summary["findings"]["owners"]) > DRAWN:
+        said += " Intervals are drawn where they exclude zero, and of owners that you choose."
+    table = parts.table(head, body, "spread stacked", "distribution")
     return f"<p class='soft'>{said}</p>{table}<div class='panels' data-chart='gains'></div>"
 
 
@@ -474,9 +478,11 @@ def _sure(summary: Summary) -> str:
     found, level = summary["findings"], summary["settings"].get("level", 0.95)
     every = "All intervals of one way to train hold together" if len(found["owners"]) > 1 else "Each interval holds"
     said = [f"{every} with a chance of {100 * level:g}%."]
-    if found["training"]:
+    if found["training"] and found["training"] != "assumed":  # a sentence below says what is assumed
         training = TRAINING.get(found["training"], found["training"])
         said.append(f"They cover the luck of the test rows and {training}.")
+    elif found["training"]:
+        said.append("They cover the luck of the test rows.")
     above = [
         f"{way['name']} {100 * way['ptr']['share']:.0f}% (chance alone: {_chance(way['ptr'])})"
         for way in ways(summary, "method")
