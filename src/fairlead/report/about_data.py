@@ -11,7 +11,7 @@ from fairlead.report.tables import NONE, quantity, row_titles
 from fairlead.runs.summary import Summary
 
 FEW_CLASSES = 6  # so many have a column each; more are one bar
-OPEN = 40  # up to so many owners, the table is not folded up
+OPEN = 12  # up to so many owners, the table is not folded up; as the list of recommendations
 
 
 def data_section(summary: Summary) -> str:
