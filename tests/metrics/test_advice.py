@@ -1,6 +1,7 @@
 """Advice claims no more than the verdicts corrected over all methods carry."""
 
 import json
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -156,6 +157,12 @@ def test_a_method_is_not_called_safe_where_its_own_verdict_on_an_owner_is_worse(
 def test_one_row_is_singular() -> None:
     told = judge([owner("a", 0.0, n=1)], metric("accuracy"))[0].why
     assert told.startswith("1 row is too few to tell")
+
+
+def test_where_more_rows_would_not_tell_runs_are_too_few() -> None:
+    few = judge([owner(name, 0.0, n=8) for name in "ab"], metric("accuracy"))
+    few = [replace(v, more_rows=None) for v in few]
+    assert recommend({"m": few}).federation.why.startswith("The owners have too few rows or runs to tell whether")
 
 
 def test_too_few_rows() -> None:

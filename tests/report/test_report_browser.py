@@ -160,6 +160,33 @@ def test_the_page_is_dark_where_the_reader_wants_it_and_light_on_paper(opened: O
     assert page.run("return [...document.querySelectorAll('details')].every(d => d.open)")
 
 
+@pytest.mark.parametrize("owners", [1, 4, 30, 1000])
+def test_on_a_phone_the_recommendation_is_read_without_moving_the_page_sideways(opened: Open, owners: int) -> None:
+    page = opened(owners, width=390)
+    inside = """return [...document.querySelectorAll(arguments[0])].filter(e => e.checkVisibility())
+      .map(e => e.getBoundingClientRect()).every(b => b.left >= 0 && b.right <= innerWidth)"""
+    for what in ("h1", ".actions li", "table.who td", "table.actions-of td", "table.ways td", "table.data td"):
+        assert page.run(inside, what), what
+    size = page.run("return parseFloat(getComputedStyle(document.querySelector('h1')).fontSize)")
+    assert size >= 16
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_the_name_of_the_bar_covers_no_point(driver: Any, tmp_path: Path, width: int) -> None:
+    summary = make_summary(METHODS, clients=4)
+    local, fedavg, ditto = (summary["methods"][name] for name in METHODS)
+    for costly in (fedavg, ditto):  # at the right end of the bar's line, where its name stands otherwise
+        costly |= {"accuracy": local["accuracy"], "bytes_up": 9e6, "bytes_down": 9e6, "train_seconds": 90.0}
+    page = Page(driver, write_page(make_folder(tmp_path, summary)).as_uri(), width)
+    script = """return [...document.querySelectorAll('[data-chart=costs] svg')].flatMap(svg => {
+      const named = [...svg.querySelectorAll('text')].find(t => t.textContent.startsWith('the bar:'));
+      const title = named.getBoundingClientRect();
+      return [...svg.querySelectorAll('circle[r="5"]')].map(c => c.getBoundingClientRect()).filter(b =>
+        b.left < title.right && b.right > title.left && b.top + 2 < title.bottom && b.bottom - 2 > title.top);
+    }).length"""
+    assert page.run(script) == 0
+
+
 def test_headings_sort_both_ways_and_by_the_keyboard(opened: Open) -> None:
     page = opened(30)
 
@@ -284,8 +311,12 @@ def test_a_thousand_owners_are_a_distribution_and_unfold_on_demand(opened: Open)
     assert float(lowest.replace("−", "-")) < 0 < float(highest)
     page.run("document.querySelectorAll('details').forEach(d => d.open = true)")
     assert len(page.texts("table.verdicts tbody tr")) == 60
+    assert page.texts("#verdicts p") == ["The first 60 of 2,000, by gain, points."]  # on paper, too
     page.click("button.more")
     assert len(page.texts("table.verdicts tbody tr")) == 2000
+    assert page.texts("#verdicts p") == []
+    lines = "return document.querySelector('[data-chart=gains] .too .range')?.getAttribute('d') ?? ''"
+    assert page.run(lines) == "", "a thousand intervals would be one block"
     page.click("[data-chart=gains] svg")  # the owner at the pointer
     assert len(page.texts("table.who tbody tr")) == 1
     assert page.complaints() == []

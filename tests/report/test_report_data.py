@@ -54,7 +54,7 @@ def test_a_summary_without_a_survey_has_sizes() -> None:
 
 def test_quantities_and_events_differ_by_their_means_and_shares() -> None:
     owners = [{"name": "a", "rows": 10, "mean": 1.5, "sd": 1.0}, {"name": "b", "rows": 10, "mean": 2.5, "sd": 1.0}]
-    assert differences(owners) == ["Mean: from 1.5 (a) to 2.5 (b)"]
+    assert differences(owners) == ["Mean: from 1.50 (a) to 2.50 (b)"]
     times = [{"name": "a", "rows": 10, "events": 1}, {"name": "b", "rows": 10, "events": 5}]
     assert differences(times) == ["Share of rows with the event: from 10% (a) to 50% (b)"]
     assert differences(owners[:1]) == []

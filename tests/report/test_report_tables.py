@@ -172,9 +172,10 @@ def test_a_quantity_is_shown_in_its_own_unit_and_lower_is_better() -> None:
     owners = summary["findings"]["owners"]
     summary["findings"] = find(ways, owners, METRICS["rmse"], "RMSE, because the target is a quantity").to_json()
     summary["methods"]["local"]["accuracy"], summary["methods"]["ditto"]["accuracy"] = 4.0, 1.5
-    assert "| ditto | 1.5 | +2.5 |" in markdown_table(summary)
+    assert "| ditto | 1.50 | +2.50 |" in markdown_table(summary)
     assert "RMSE (lower is better)" in markdown_table(summary)
     assert "is better)" in shown(summary)
+    assert "Highest owner" in markdown_table(summary)
 
 
 def test_where_one_test_part_is_too_small_folds_are_proposed() -> None:

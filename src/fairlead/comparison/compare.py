@@ -45,6 +45,7 @@ from fairlead.comparison.remarks import remarks
 from fairlead.comparison.summarise import summarise_all
 from fairlead.core import Federation, InputError, Layout, Method, RunError, check_targets, require
 from fairlead.core.files import clear_partial, private_folder
+from fairlead.core.targets import KINDS
 from fairlead.data import Preparation, Source, survey
 from fairlead.metrics import Metric, default_metric, metric
 from fairlead.metrics.measures import Target
@@ -495,8 +496,7 @@ def _findings(
 
 def _usual(federation: Federation) -> tuple[Metric, str]:
     """What published protocols are about, and why."""
-    usual = {"class": "accuracy", "labels": "label-accuracy", "quantity": "rmse", "survival": "c-index"}
-    return _metric(usual[federation.target_kind], federation)
+    return _metric(KINDS[federation.target_kind].metric, federation)
 
 
 def usual_folds(experiment: Experiment, source: Source) -> int:
@@ -527,11 +527,10 @@ def _metric(asked: str | Metric | None, federation: Federation) -> tuple[Metric,
     target: Target = "classes" if kind == "class" else kind
     if asked is not None:
         chosen = metric(asked) if isinstance(asked, str) else asked
-        told = {"classes": "one of several classes", "labels": "several labels", "quantity": "a quantity"}
-        is_a = told.get(target, "a time until an event")
-        fits = chosen.target == target
         require(
-            fits, f"metric '{chosen.name}' is for {chosen.target}, and the label is {is_a}; leave it out for a default"
+            chosen.target == target,
+            f"metric '{chosen.name}' is for {chosen.target}, and the label is {KINDS[kind].words}; leave it out for a "
+            "default",
         )
         return chosen, f"{chosen.title}, as published or asked for"
     owners = {name: federation.train.client(k)[1].numpy() for k, name in enumerate(owners_of(federation))}

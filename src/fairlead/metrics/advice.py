@@ -218,18 +218,19 @@ def _no_help(found: list[_Effects], owners: tuple[OwnerAdvice, ...]) -> str:
         text = f"No method was found to help anybody; owners worse off: {methods}."
     else:
         most = max(groups, key=lambda what: len(groups[what]))  # of as many, the first
-        text = _of_most(most, len(groups.pop(most)), len(owners))
+        runs = any(j.verdict.verdict == TOO_FEW and j.verdict.more_rows is None for one in found for j in one.judged)
+        text = _of_most(most, len(groups.pop(most)), len(owners), "rows or runs" if runs else "rows")
     return text + "".join(f" {what.capitalize()}: {_named(who)}." for what, who in groups.items() if who)
 
 
-def _of_most(what: str, many: int, owners: int) -> str:
-    """What holds for so many owners."""
+def _of_most(what: str, many: int, owners: int, few: str) -> str:
+    """What holds for so many owners; `few` is what they have too few of to tell."""
     if what == "makes no difference":
         return "No difference from training alone was found, with any method."
     if what == TOO_FEW:
         every = "The owner has" if owners == 1 else "The owners have"
         who = f"{many:,} of {owners:,} owners {'has' if many == 1 else 'have'}" if many < owners else every
-        return f"{who} too few rows to tell whether any method helps."
+        return f"{who} too few {few} to tell whether any method helps."
     return "It cannot be told whether any method helps."
 
 

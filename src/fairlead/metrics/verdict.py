@@ -376,15 +376,13 @@ def _sentence(verdict: Verdict, metric: Metric, e: Evidence, c: Corrected, asked
     span = f"The difference lies between {_span(metric.unit, c.lower, c.upper)}"
     if c.detectable <= asked:
         return f"{span}; one of {size} would have been found."
-    rows = (
-        f"about {more:,} more would"
-        if more
-        else "more would not, but more runs may: training luck is too large or too little known"
-    )
-    own = f"{e.rows:,} {'row' if e.rows == 1 else 'rows'}"
+    own, one = f"{e.rows:,} {'row' if e.rows == 1 else 'rows'}", e.rows == 1
+    luck = "nor would more, but more runs may: training luck is too large or too little known"
+    if verdict == TOO_FEW and more:
+        return f"{own} {'is' if one else 'are'} too few to tell a difference of {size}; about {more:,} more would."
     if verdict == TOO_FEW:
-        return f"{own} {'is' if e.rows == 1 else 'are'} too few to tell a difference of {size}; {rows}."
-    return f"{span}; {own} cannot tell one of {size}, {rows}."
+        return f"{own} cannot tell a difference of {size}, {luck}."
+    return f"{span}; {own} cannot tell one of {size}, {f'about {more:,} more would' if more else luck}."
 
 
 def _about(rows: int) -> int:
@@ -401,7 +399,7 @@ def told_gain(unit: str, gain: float, lower: float, upper: float) -> str:
     """A gain or a loss in words, with its interval.
 
     >>> told_gain("points", 0.031, 0.012, 0.05), told_gain("", -2.5, -4.0, -1.0)
-    ('3.1 points better than alone (1.2 to 5.0)', '2.5 worse than alone (1 to 4)')
+    ('3.1 points better than alone (1.2 to 5.0)', '2.50 worse than alone (1.00 to 4.00)')
     """
     word, low, high = ("better", lower, upper) if gain > 0 else ("worse", -upper, -lower)
     ends = f"{_number(unit, low)} to {_number(unit, high)}" if math.isfinite(high) else f"at least {_number(unit, low)}"
@@ -422,8 +420,19 @@ def amount(unit: str, size: float) -> str:
     return f"{_number(unit, size)}{unit and ' ' + unit}"
 
 
+def digits(x: float, sign: str = "") -> str:
+    """A number with three digits, or all before the decimal point.
+
+    >>> digits(31.4159), digits(16.0), digits(-0.01234, "+"), digits(12345.6), digits(155.0), digits(0.0, "+")
+    ('31.4', '16.0', '-0.0123', '12,346', '155', '0')
+    """
+    if x == 0:
+        return "0"
+    return f"{x:{sign},.0f}" if abs(x) >= 999.5 else f"{x:{sign}#.3g}".rstrip(".")
+
+
 def _number(unit: str, x: float) -> str:
-    return f"{100 * x:.1f}" if unit else f"{x:.3g}"
+    return f"{100 * x:.1f}" if unit else digits(x)
 
 
 def _undefined(p: OwnerPairs, metric: Metric, why: str) -> OwnerVerdict:

@@ -11,7 +11,7 @@ from fairlead.report.tables import NONE, quantity, row_titles
 from fairlead.runs.summary import Summary
 
 FEW_CLASSES = 6  # so many have a column each; more are one bar
-OPEN = 40  # up to so many owners, the table is not folded up
+OPEN = 12  # up to so many owners, the table is not folded up; as the list of recommendations
 
 
 def data_section(summary: Summary) -> str:
@@ -103,7 +103,8 @@ def _owners(summary: Summary, data: dict[str, Any]) -> str:
     for k, owner in enumerate(summary["findings"]["owners"]):
         one = about.get(owner, {})
         cells = [owner, f"{clients[k]['n_train']:,}", f"{clients[k]['n_test']:,}", *_classes(one, classes)]
-        cells += [quantity(one.get(key)) for key, name in NUMBERS.items() if name in head]
+        known_numbers = [one.get(key) for key, name in NUMBERS.items() if name in head]
+        cells += [f"{x:,}" if isinstance(x, int) else quantity(x) for x in known_numbers]  # a count, or a mean
         cells += [f"{sum(one['missing'].values()):,}" if "missing" in one else NONE] * ("Empty cells" in head)
         body.append(parts.line(cells, owner=owner, labels=["", *head[1:]]))
     return parts.table(head, body, "data stacked", "data")

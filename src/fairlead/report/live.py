@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from fairlead.core.errors import InputError, RunError
 from fairlead.report import parts
 from fairlead.report.charts import MOST, Curves, Line, line_of
-from fairlead.report.page import NOSCRIPT, page_of_folder, pairs, scenario_name
+from fairlead.report.page import NOSCRIPT, page_of_folder, pairs, scenario_name, used
 from fairlead.report.read import RECORDS, read_columns
 from fairlead.report.tables import NONE, VERDICTS, quantity
 from fairlead.runs.files import read_json
@@ -71,7 +71,7 @@ def live_page(folder: Path, state: str) -> str:
         f"{parts.heading('Validation loss so far')}<p class='soft'>The newest training of each method that keeps "
         "validation rows back; the last ones learn from all rows.</p>",
         "<div data-controls></div><div class='panels' data-chart='curves'></div>",
-        f"{parts.heading('What is run')}<div class='side'>{pairs('Scenario', _scenario(plan))}</div>",
+        f"{parts.heading('What is run')}<div class='side'>{pairs('Scenario', used(_scenario(plan)))}</div>",
     ]
     return parts.page(f"Training: {scenario_name(_scenario(plan))}", sections, _data(plan["methods"], shown, state))
 

@@ -24,8 +24,8 @@ const draw = (tag, given = {}, ...inside) =>
 const known = x => x !== null && x !== undefined;
 const number = (x, sign = false) => {
   if (!known(x)) return NONE;
-  const digits = data.measure.percent ? 1 : Math.abs(x) >= 1000 ? 0 : undefined;
-  const text = Math.abs(x).toLocaleString('en', digits === undefined ? { maximumSignificantDigits: 3 } :
+  const digits = data.measure.percent ? 1 : Math.abs(x) >= 999.5 ? 0 : undefined;
+  const text = Math.abs(x).toLocaleString('en', digits === undefined ? { minimumSignificantDigits: x ? 3 : 1, maximumSignificantDigits: 3 } :
     { minimumFractionDigits: digits, maximumFractionDigits: digits });
   const zero = Number(text.replaceAll(',', '')) === 0;
   return (x < 0 && !zero ? '−' : sign && !zero ? '+' : '') + text;
@@ -120,7 +120,8 @@ const chart = (box, height, x, y, said) => {
     svg.append(draw('line', { class: 'grid', x1: left, x2: right, y1: py(v), y2: py(v) }));
     svg.append(draw('text', { class: 'soft', x: left - 6, y: py(v) + 4, 'text-anchor': 'end', text: short(v) }));
   }
-  for (const v of x.ticks === false ? [] : ticks(x.low, x.high, Math.min(8, width / 90)))
+  const below = x.ticks === false ? [] : ticks(x.low, x.high, Math.min(8, width / 90));
+  for (const v of below.filter(v => !x.whole || Number.isInteger(v)))
     svg.append(draw('text', { class: 'soft', x: px(v), y: bottom + 16, 'text-anchor': 'middle', text: short(v) }));
   svg.append(draw('text', { class: 'soft', x: (left + right) / 2, y: height - 4, 'text-anchor': 'middle', text: x.title }));
   svg.append(draw('text', { class: 'soft', x: 2, y: 12, text: y.title }));
@@ -145,16 +146,19 @@ const told = (way, k) => {
 // An interval that reaches the edge of the scale goes on beyond it.
 const clamp = v => Math.min(Math.max(v, data.axis[0]), data.axis[1]);
 
-// All owners of a way to train, sorted by gain.
+// All owners of a way to train, sorted by gain, on the scale of the gains. Intervals of hundreds of owners would be one block:
+// of so many, those are drawn that exclude zero, and those of owners that the reader has chosen.
 const gains = (box, ways, match) => {
-  const chosen = new Set(match);
+  const chosen = new Set(match), few = chosen.size < 6, drawn = data.owners.length <= 100;
+  const [low, high] = around([0, ...ways.flatMap(way => way.gains.filter(known))]);
+  const clip = v => Math.min(Math.max(v, low), high);
   for (const way of ways) {
     const order = data.owners.map((_, k) => k).filter(k => known(way.gains[k])).sort((a, b) => way.gains[a] - way.gains[b]);
     if (!order.length) continue;
     const figure = make('figure', {}, make('h4', { text: way.name }));
     box.append(figure);
     const c = chart(figure, 260, { low: 0, high: order.length + 1, title: `${order.length.toLocaleString('en')} owners, lowest gain first`, ticks: false },
-      { low: data.axis[0], high: data.axis[1], title: `gain over the bar${data.measure.unit}` },
+      { low, high, title: `gain over the bar${data.measure.unit}` },
       `${way.name}: the gains of ${order.length} owners, sorted`);
     const size = Math.max(1.8, Math.min(5, (c.right - c.left) / order.length / 2));
     c.svg.append(draw('line', { class: 'zero', x1: c.left, x2: c.right, y1: c.py(0), y2: c.py(0) }));
@@ -162,9 +166,9 @@ const gains = (box, ways, match) => {
       let lines = '', marks = '';
       order.forEach((k, rank) => {
         if (way.verdicts[k] !== word || chosen.has(k) === faded) return;
-        const x = c.px(rank + 1).toFixed(1), ends = [way.low[k], way.high[k]].map((v, i) => clamp(v ?? data.axis[i]));
-        lines += `M${x} ${c.py(ends[0]).toFixed(1)}V${c.py(ends[1]).toFixed(1)}`;
-        marks += MARKS[word](+x, +c.py(way.gains[k]).toFixed(1), !faded && chosen.size < 6 ? 6 : size);
+        const x = c.px(rank + 1).toFixed(1), ends = [clip(way.low[k] ?? low), clip(way.high[k] ?? high)];
+        if (drawn || word < 2 || few && !faded) lines += `M${x} ${c.py(ends[0]).toFixed(1)}V${c.py(ends[1]).toFixed(1)}`;
+        marks += MARKS[word](+x, +c.py(way.gains[k]).toFixed(1), !faded && few ? 6 : size);
       });
       if (marks) c.svg.append(draw('g', { class: `${CLASSES[word]}${faded ? ' faded' : ''}` },
         draw('path', { class: 'range', d: lines, 'stroke-width': Math.min(1.5, size / 2) }), draw('path', { class: 'mark', d: marks })));
@@ -204,11 +208,10 @@ const costs = (box, ways) => {
     if (known(bar.score)) {
       const line = c.py(bar.score), title = `the bar: ${bar.name}`, long = 6.8 * title.length;
       const free = ([from, height]) => !used.some(([a, b, at]) => from < b && from + long > a && Math.abs(height - at) < 12);
-      const sides = [[c.right - long, line - 8], [c.right - long, line + 9], [c.left + 4, line - 8], [c.left + 4, line + 9]];
+      const sides = [1, 0.75, 0.5, 0.25, 0].flatMap(share => [-8, 9].map(step => [c.left + share * (c.right - long - c.left), line + step]));
       const [from, height] = sides.find(free) || sides[0];
       c.svg.append(draw('line', { class: 'zero', x1: c.left, x2: c.right, y1: line, y2: line }),
-        from > c.left + 4 ? draw('text', { class: 'soft', x: c.right, y: height + 4, 'text-anchor': 'end', text: title }) :
-          draw('text', { class: 'soft', x: from, y: height + 4, text: title }));
+        draw('text', { class: 'soft', x: from + long, y: height + 4, 'text-anchor': 'end', text: title }));
       used.push([c.left, c.right, line], [from, from + long, height]);
     }
     for (const way of [...shown].sort((a, b) => b.score - a.score)) {
@@ -257,7 +260,7 @@ const curves = (box, ways, match) => {
   const last = rounds.at(-1);
   const who = whole ? `mean over ${data.owners.length.toLocaleString('en')} owners` : match.length === 1 ? data.owners[match[0]] :
     `mean over ${match.length.toLocaleString('en')} of ${data.owners.length.toLocaleString('en')} owners`;
-  const c = chart(figure, 320, { low: first, high: Math.max(last, first + 1), title: 'round' }, { low, high, log, title:
+  const c = chart(figure, 320, { low: first, high: Math.max(last, first + 1), title: 'round', whole: true }, { low, high, log, title:
     `${data.curves.what}, ${data.owners.length === 1 ? data.owners[0] : who}` }, `${data.curves.what} by round, ${who}`);
   lines.forEach(([way, line], n) => {
     const points = line.rounds.flatMap((round, i) => known(values[n][i]) && inside(round) ? [[round, values[n][i], i]] : []);

@@ -70,8 +70,7 @@ found.</dd></div>
 <div><dt>Too few rows to tell</dt><dd>The interval includes zero, and even a large difference could have been
 missed.</dd></div>
 {several}
-<div><dt>MB, seconds</dt><dd>Bytes sent to and from the server in one run, over all owners (1 MB is a million bytes),
-and the time of training on the machine that ran it.</dd></div>
+{cost}
 <div><dt>Recommendation</dt><dd>It is corrected over owners and methods together, so it may be less sure than the
 verdicts on one method.</dd></div>
 </dl>"""
@@ -79,7 +78,7 @@ verdicts on one method.</dd></div>
 MEANINGS = {
     "accuracy": "The share of test rows whose class is predicted.",
     "balanced-accuracy": "The share of rows predicted rightly, for each class by itself, then the mean over classes.",
-    "auroc": "The chance that of two rows of different classes the model ranks the right one higher. Guessing has 50%.",
+    "auroc": "Of two rows, one of each class: the chance that the model ranks them rightly. Guessing has 50%.",
     "auprc": "The area under the curve of precision against recall. Guessing has the share of the class.",
     "f1": "The harmonic mean of precision and recall for each class, then the mean over classes.",
     "log-loss": "Minus the logarithm of the probability that the model gave to what came, mean over test rows.",
@@ -92,6 +91,8 @@ MEANINGS = {
     "r2": "The share of the variance that is predicted. Saying the mean for every row has 0.",
     "c-index": "The chance that of two rows the one whose event comes first is ranked first. Guessing has 50%.",
 }
+COST = """<div><dt>MB, seconds</dt><dd>Bytes sent to and from the server in one run, over all owners (1 MB is a million
+bytes), and the time of training on the machine that ran it.</dd></div>"""
 TRANSFER = """<div><dt>PTR</dt><dd>Positive transfer ratio: the share of owners whose score is above the bar, however
 little; in brackets what chance alone would give if nothing differed.</dd></div>"""
 RELATIVE = """
@@ -162,7 +163,9 @@ def page_of(summary: Summary, curves: Curves, owner: str | None = None) -> str:
         _reading(summary),
         f"<details><summary>What each number is</summary>{_facts(summary)}</details>",
         f"{parts.heading('What was run')}<div class='side'>",
-        *(pairs(title, values) for title, values in _run(summary).items()),
+        pairs("Scenario", used(summary["scenario"])),
+        pairs("Settings", summary["settings"]),
+        pairs("Versions", summary["versions"]),
         "</div>",
     ]
     opening = [
@@ -186,19 +189,20 @@ def _reading(summary: Summary) -> str:
     metric = f"\n<div><dt>{escape(title[:1].upper() + title[1:])}</dt><dd>{meaning}</dd></div>" if meaning else ""
     several = TRANSFER if len(summary["findings"]["owners"]) > 1 else ""
     several += RELATIVE if published(summary) else ""
-    return parts.heading("How to read this") + READING.format(metric=metric, several=several)
+    return parts.heading("How to read this") + READING.format(
+        metric=metric, several=several, cost=COST if _costs(summary) else ""
+    )
 
 
 # Settings that only one way to divide or to shift the data looks at.
 ONLY = {"beta": "dirichlet", "classes_per_client": "pathological consecutive", "skew": "quantity", "angle": "rotation"}
 
 
-def _run(summary: Summary) -> dict[str, dict[str, Any]]:
-    """What was run, without settings that nothing looked at."""
-    scenario = summary["scenario"]
+def used(scenario: dict[str, Any]) -> dict[str, Any]:
+    """The settings of a scenario that something looked at."""
     chosen = {scenario.get("split"), scenario.get("shift")}
-    used = {key: value for key, value in scenario.items() if key not in ONLY or chosen & set(ONLY[key].split())}
-    return {"Scenario": used, "Settings": summary["settings"], "Versions": summary["versions"]}
+    kept = {key: value for key, value in scenario.items() if key not in ONLY or chosen & set(ONLY[key].split())}
+    return {key: value for key, value in kept.items() if key != "fractions" or not scenario.get("samples")}
 
 
 def scenario_name(scenario: dict[str, Any]) -> str:
@@ -273,8 +277,7 @@ def _who(summary: Summary) -> str:
 
 def _reason(one: dict[str, Any]) -> str:
     """Why, without the words that say what to do."""
-    text = str(one["why"]).partition(": ")[2]
-    return text[:1].upper() + text[1:]
+    return str(one["why"]).partition(": ")[2]
 
 
 COUNTED = {*(word.capitalize() for word in VERDICTS), "Verdict"}  # columns that the page shows as one
@@ -302,9 +305,10 @@ def _way(summary: Summary, row: Row, heads: list[str], kept: list[int], names: l
     way = next(way for way in ways(summary) if way["name"] == row.name)
     least = lowest(summary, way) if len(summary["findings"]["owners"]) <= FEW else None
     told: dict[str, Any] = {heads[i]: row.cells[i] for i in kept}
-    if "Lowest owner" in told and least is not None:
-        text = row.cells[heads.index("Lowest owner")]
-        told["Lowest owner"] = parts.cell(f"{text} ({least})", value=text, csv=text, label="Lowest owner")
+    title = f"{measure(summary).worst.capitalize()} owner"
+    if title in told and least is not None:
+        text = told[title]
+        told[title] = parts.cell(f"{text} ({least})", value=text, csv=text, label=title)
     cells = [told[name] if name in told else _tally(way, name) for name in names]
     return parts.line(cells, "bar" if row.bar else "", labels=["", *names[1:]])
 
@@ -436,6 +440,7 @@ def _judged(way: str, v: dict[str, Any] | None, axis: Axis, m: Measure) -> parts
     return parts.cell(parts.Html(inside), kind(v["verdict"]), said, value=value, csv=value, **about)
 
 
+DRAWN = 100  # up to so many owners have their interval drawn among the others; page.js does the same
 SHARES = {"Lowest": 0.0, "10% of owners below": 0.1, "Half below": 0.5, "90% below": 0.9, "Highest": 1.0}
 
 
@@ -446,10 +451,12 @@ def _distribution(summary: Summary, methods: list[Way]) -> str:
         gains = [v["gain"] for v in way["verdicts"] if v["gain"] is not None]
         told = [m.gain(float(np.quantile(gains, share))) if gains else NONE for share in SHARES.values()]
         name = parts.cell(way["name"], way=way["name"])
-        body.append(parts.line([name, parts.cell(_stack(way), csv=""), *told]))
+        body.append(parts.line([name, parts.cell(_stack(way), csv=""), *told], labels=["", "", *SHARES]))
     head = ["Method", "Owners by verdict", *(f"{name}{m.unit if name == 'Lowest' else ''}" for name in SHARES)]
     said = f"The gain over the bar{m.unit}: how many owners have which verdict, and how their gains are distributed."
-    table = parts.table(head, body, "spread", "distribution")
+    if len(summary["findings"]["owners"]) > DRAWN:
+        said += " Intervals are drawn where they exclude zero, and of owners that you choose."
+    table = parts.table(head, body, "spread stacked", "distribution")
     return f"<p class='soft'>{said}</p>{table}<div class='panels' data-chart='gains'></div>"
 
 
@@ -469,18 +476,20 @@ def _sure(summary: Summary) -> str:
     found, level = summary["findings"], summary["settings"].get("level", 0.95)
     every = "All intervals of one way to train hold together" if len(found["owners"]) > 1 else "Each interval holds"
     said = [f"{every} with a chance of {100 * level:g}%."]
-    if found["training"]:
+    if found["training"] and found["training"] != "assumed":  # a sentence below says what is assumed
         training = TRAINING.get(found["training"], found["training"])
         said.append(f"They cover the luck of the test rows and {training}.")
+    elif found["training"]:
+        said.append("They cover the luck of the test rows.")
     above = [
         f"{way['name']} {100 * way['ptr']['share']:.0f}% (chance alone: {_chance(way['ptr'])})"
         for way in ways(summary, "method")
         if way["ptr"] and len(found["owners"]) > 1
     ]
     said += [f"Owners whose score is above the bar, however little: {', '.join(above)}."] if above else []
-    told = marks(summary)  # which stand below the table
-    notes = [f"{way['name']}: {note}." for way in ways(summary) for note in way["notes"] if "step size" not in note]
-    said += [note for note in notes if note not in told and "still improving" not in note]
+    below = " ".join(marks(summary))  # what stands below the table
+    notes = [(way["name"], note) for way in ways(summary) for note in way["notes"] if "step size" not in note]
+    said += [f"{name}: {note}." for name, note in notes if note not in below]
     said += [*luck(summary), *more_tested(summary), *work(summary)]
     return parts.heading("How sure") + "<ul>" + "".join(f"<li>{escape(text)}</li>" for text in said) + "</ul>"
 
@@ -496,7 +505,8 @@ def _training(summary: Summary) -> str:
     runs = "fold" if own else "seed"
     text = parts.heading("Training")
     text += f"<p class='soft'>{said}. With one or two methods chosen above, a band shows the lowest to the highest "
-    text += f"{runs}, and dots the rounds that were chosen; with an owner chosen, its own curves are shown.</p>"
+    text += f"{runs}, and dots the rounds that were chosen"
+    text += f"{'; with an owner chosen, its own curves are shown' * (len(summary['findings']['owners']) > 1)}.</p>"
     text += "<div class='panels' data-chart='curves'></div>"
     body = []
     for name, entry in summary["methods"].items():

@@ -18,7 +18,7 @@ from rich.text import Text
 
 from fairlead.metrics import METRICS
 from fairlead.metrics.advice import told_owner
-from fairlead.metrics.verdict import Verdict
+from fairlead.metrics.verdict import Verdict, digits
 from fairlead.runs.summary import Decided, Decisions, Entry, Summary, Way
 
 NONE = "–"
@@ -49,6 +49,11 @@ class Measure(NamedTuple):
     def unit(self) -> str:
         """What a difference is told in, after a comma."""
         return ", points" if self.points else ""
+
+    @property
+    def worst(self) -> str:
+        """Where the owner stands that is served worst."""
+        return "lowest" if self.higher else "highest"
 
     @property
     def heading(self) -> str:
@@ -101,14 +106,12 @@ def percent(value: float | None, sign: str = "") -> str:
 
 
 def quantity(value: float | None, sign: str = "") -> str:
-    """A number in its own unit, with three digits or all before the decimal point.
+    """A number in its own unit; a dash where there is none.
 
-    >>> quantity(31.4159), quantity(-0.01234, "+"), quantity(12345.6), quantity(0.0, "+")
-    ('31.4', '-0.0123', '12,346', '0')
+    >>> quantity(31.4159), quantity(16.0, "+"), quantity(None)
+    ('31.4', '+16.0', '–')
     """
-    if value is None or not math.isfinite(value):
-        return NONE
-    return f"{value:{sign},.0f}" if abs(value) >= 1000 else f"{value:{sign if value else ''}.3g}"
+    return NONE if value is None or not math.isfinite(value) else digits(value, sign)
 
 
 def amount(value: float | None) -> str:
@@ -198,7 +201,7 @@ def columns(summary: Summary) -> list[Column]:
     short += " %" if m.points else "\n(lower\nis better)" if not m.higher else ""
     relative = [Column("R-Acc\n%", "R-Acc, %", lambda way, e: percent(e.get("r_accuracy") if e else None, "+"))]
     over_owners = [
-        Column("lowest\nowner", "Lowest owner", lambda way, e: m.score(way["lowest"])),
+        Column(f"{m.worst}\nowner", f"{m.worst.capitalize()} owner", lambda way, e: m.score(way["lowest"])),
         *(
             Column(short, word.capitalize(), verdict(word))
             for word, short in zip(VERDICTS, ("better", "worse", "no\ndiff.", "too\nfew"), strict=True)
@@ -317,9 +320,12 @@ def marks(summary: Summary) -> list[str]:
         note: [w["name"] for w in ways(summary) if note in w["notes"]] for w in ways(summary) for note in improving(w)
     }
     said += [f"†: {', '.join(who)} {'was' if len(who) == 1 else 'were'} {note}." for note, who in short.items()]
+    remarks: dict[str, list[str]] = {}
     for way in ways(summary):
-        said += [f"{way['name']}: {note}." for note in way["notes"] if any(words in note for words in REMARKS)]
-    return said
+        for note in way["notes"]:
+            if any(words in note for words in REMARKS):
+                remarks.setdefault(note, []).append(way["name"])
+    return said + [f"{', '.join(who)}: {note}." for note, who in remarks.items()]
 
 
 # Notes that the terminal says too: what would change how the numbers are read.
@@ -380,7 +386,8 @@ def told_voices(summary: Summary, name: str) -> str:
             known = [x for one in decisions for x in one["test_scores"][voice] if x is not None]
             scores[voice] = sum(known) / len(known) if known else None
     means = ", ".join(f"{voice} {m.score(scores[voice])}" for voice in decisions[0]["voices"])
-    return f"On test rows, had everybody deployed it: {means}; as decided: {m.score(entry['accuracy'])}."
+    what = f"{m.title[:1].upper()}{m.title[1:]}{' in %' if m.points else ''}"
+    return f"{what} on test rows, had everybody deployed it: {means}; as decided: {m.score(entry['accuracy'])}."
 
 
 def luck(summary: Summary) -> list[str]:
