@@ -349,16 +349,19 @@ def in_units(cases: list[dict[str, Any]], rule: str, key: str) -> float:
 
 
 def give(cases: list[dict[str, Any]], rule: str) -> float:
-    """The standard error of the share that was below; those of a federation, whatever the method, go together."""
+    """The standard error of the share that was below: as if all that left were independent, or as if those of one
+    federation, whatever the method, went together; the larger of both."""
     left: dict[Any, list[dict[str, Any]]] = {}
     for one in cases:
-        left.setdefault((one["scenario"], one["seed"]), []).extend(
-            c[rule] for c in one["clients"] if not c[rule]["home"]
-        )
-    there = [own for own in left.values() if own]
-    share = was_below([client for own in there for client in own])
-    off = [len(own) * (was_below(own) - share) for own in there]
-    return float(np.sqrt(np.square(off).sum() * len(off) / max(len(off) - 1, 1)) / sum(map(len, there)))
+        there = [c[rule] for c in one["clients"] if not c[rule]["home"]]
+        left.setdefault((one["scenario"], one["seed"]), []).extend(there)
+    together = [own for own in left.values() if own]
+    count = sum(map(len, together))
+    share = was_below([client for own in together for client in own])
+    off = np.array([len(own) * (was_below(own) - share) for own in together])
+    usual = (share * count + 1) / (count + 2)  # a share of 0 is not known without error
+    clustered = math.sqrt(float(np.square(off).sum()) * len(off) / max(len(off) - 1, 1)) / count
+    return max(clustered, math.sqrt(usual * (1 - usual) / count))
 
 
 def scenario_table(cases: list[dict[str, Any]]) -> list[str]:

@@ -47,7 +47,8 @@ def test_guarded_and_unguarded_stand_beside_each_other(published: fairlead.Compa
     (stacked,) = methods["fedora+stack"]["decisions"]
     assert stacked["sure"] is None
     assert {client["deploys"] for client in stacked["clients"]} == {"stack"}
-    assert any(line.startswith("fedavg+guard: of 4 decisions") for line in verdict_lines(published.summary))
+    (line,) = (line for line in verdict_lines(published.summary) if line.startswith("fedavg+guard: of 4 decisions"))
+    assert ("being worse off with another" in line) == any("declined" in client for client in told["clients"])
 
 
 def test_the_page_says_what_owners_deploy(published: fairlead.Comparison) -> None:

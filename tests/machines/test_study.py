@@ -120,11 +120,12 @@ def decided_in_one_place(study: Study, data: Path, name: str, seed: int) -> list
     whole = Scenario(data=str(data), label="disease", split="column", clients=None).build(0)
     how = study.decision(name)
     assert how is not None
+    voices = how.voices
 
     def answered(count: int) -> Answers:
         parts = [replace(part, validation=whole.validation) for part in in_parts(whole, count, 0)]
         said: list[list[Any]] = []
-        for voice in how.voices:
+        for voice in voices:
             said.append([])
             for part in parts:
                 entry, plan = study.entry(voice), study.plan(seed)

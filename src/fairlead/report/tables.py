@@ -362,8 +362,14 @@ def told_decisions(summary: Summary, decisions: Sequence[Decisions]) -> str:
     over = f" in {times} {'seeds' if published(summary) else 'folds'}" if times > 1 else ""
     text = f"of {len(every)} decisions{over} {home} are for the owner's own model"
     text += _at_home(every, times) + (f" and for others: {others}." if others else ".")
-    sure = decisions[0]["sure"]
-    if sure is None or not others:
+    sure, declined = decisions[0]["sure"], [client["declined"]["worse"] for client in every if "declined" in client]
+    if sure is None:
+        return text
+    if declined:
+        low, high = f"{min(declined):.0%}", f"{max(declined):.0%}"
+        between = low if low == high else f"{low} to {high}"
+        text += f" Their chance of being worse off with another: {between}."
+    if not others:
         return text
     expected, bound = sum(client["worse"] for client in every) / times, (1 - sure) * (len(every) - home) / times
     return f"{text} Expected worse off than alone: {expected:.1f} owners, at most {bound:.1f} at sure = {sure:g}."
