@@ -189,7 +189,7 @@ def _decided(choice: Choice, owner: str) -> str:
     one = next(client for client in found["clients"] if client["name"] == owner)
     what = {"stack": "several models weighed", "local": "the owner's own model"}.get(one["deploys"], one["deploys"])
     weights = ", ".join(f"{name} {weight:.2f}" for name, weight in one["weights"].items())
-    of, worse = ("another", one["declined"]["worse"]) if one["deploys"] == "local" else ("it", one["worse"])
+    of, worse = ("another", one["declined"]["worse"]) if "declined" in one else ("it", one["worse"])
     risk = f" The estimated chance of being worse than alone with {of}: {worse:.0%}."
     return f"\nDecided on rows that no model had learned from: {what} (weights: {weights}).{risk}"
 
