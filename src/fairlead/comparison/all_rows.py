@@ -30,7 +30,7 @@ def train_on_all_rows(
 
     What is decided after training is decided by the folds' models: each answered for rows it had not learned from.
     """
-    federation = joined(fold.whole)
+    federation = joined(fold.refit)
     halves = in_parts(federation, 2, bench.seed)
     done: dict[str, Job] = {}
 

@@ -58,7 +58,7 @@ class Fold(NamedTuple):
 
     number: int
     chooses: Federation  # train, validation and test rows
-    whole: Federation  # the validation rows have joined the train rows
+    refit: Federation  # the validation rows have joined the train rows
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class Bench:
         if key not in self._parts:
             train, validation = (int(split.sizes.sum()) for split in (fold.chooses.train, fold.chooses.validation))
             share = validation / max(train + validation, 1) if validated else 0.0
-            self._parts[key] = in_parts(fold.whole, count, self.seed, share)
+            self._parts[key] = in_parts(fold.refit, count, self.seed, share)
         return self._parts[key]
 
 
@@ -134,10 +134,10 @@ def trained(bench: Bench, name: str, fold: Fold, repeats: int, place: str = "") 
         return job
 
     try:
-        first, refitted = final(0, fold.whole), True
+        first, refitted = final(0, fold.refit), True
     except NeedsValidationError:
         first, refitted = chosen_in, False
-    rows = fold.whole if refitted else fold.chooses
+    rows = fold.refit if refitted else fold.chooses
     return Trained(choice, chosen_in, [first, *(final(r, rows) for r in range(1, repeats))], refitted)
 
 
@@ -160,7 +160,7 @@ def weighed(bench: Bench, name: str, fold: Fold, done: Mapping[str, Trained], me
     for repeat in range(bench.effort.repeats):
         last_of = {v: done[v].final[min(repeat, len(done[v].final) - 1)] for v in how.voices}
         voices = [Voice(v, last_of[v], parts[v], halves[v]) for v in how.voices]
-        final.append(voted(bench, name, f"fold{fold.number}/final{repeat}", fold.whole, voices, metric))
+        final.append(voted(bench, name, f"fold{fold.number}/final{repeat}", fold.refit, voices, metric))
     return Trained(last.choice, last.chosen_in, final, all(done[v].refitted for v in how.voices))
 
 
@@ -251,12 +251,12 @@ def decided(job: Job, choice: Choice) -> Job:
 def tools(bench: Bench, fold: Fold) -> list[Yardstick]:
     """The yardsticks of a fold, from their file where it was made from the same rows by the same software."""
     balance = bench.experiment.training.balance
-    rows = [bench.material(federation).data for federation in (fold.chooses, fold.whole)]
+    rows = [bench.material(federation).data for federation in (fold.chooses, fold.refit)]
     made = digest([rows, balance, VERSION, {name: version(name) for name in ("numpy", "scipy", "scikit-learn")}])
     path = bench.folder / "runs" / f"fold{fold.number}" / "tools" / f"{made}.safetensors"
     with FileLock(private_folder(path.parents[1] / "locks") / path.name):
         if not path.exists():
-            tensors, facts = packed(yardsticks(fold.chooses, fold.whole, balance))
+            tensors, facts = packed(yardsticks(fold.chooses, fold.refit, balance))
             private_folder(path.parent)
             write_tensors(path, tensors, **facts)
     return unpacked(*read_tensors(path))
@@ -367,13 +367,13 @@ def _answers(job: Job, fold: Fold, repeat: int, metric: Metric, chosen_in: Job) 
 
 def _of_tool(tool: Yardstick, fold: Fold, metric: Metric) -> Answers:
     checked = answered(fold.chooses, fold.chooses.validation, tool.validation)
-    found = answered(fold.whole, fold.whole.test, tool.test)
+    found = answered(fold.refit, fold.refit.test, tool.test)
     return dataclasses.replace(found, fold=fold.number, validation=over_rows(checked, metric))
 
 
 def _pooled(bench: Bench, fold: Fold, metric: Metric) -> tuple[Answers, str]:
     """The best way to train on all rows in one place, by its validation rows: standard tools, or the network."""
-    together = Fold(fold.number, pooled(fold.chooses), pooled(fold.whole))
+    together = Fold(fold.number, pooled(fold.chooses), pooled(fold.refit))
     able = [tool for tool in tools(bench, together) if tool.name != "majority"]
     if able:
         scores = [over_rows(_apart(fold.chooses, "validation", t.validation[0]), metric) for t in able]
@@ -383,7 +383,7 @@ def _pooled(bench: Bench, fold: Fold, metric: Metric) -> tuple[Answers, str]:
     else:
         one = trained(bench, "local", together, 1, f"fold{fold.number}/{POOLED}")
         outputs, title = kept_outputs(one.final[0], "test")[0], "the network"
-    return dataclasses.replace(_apart(fold.whole, "test", outputs), fold=fold.number), title
+    return dataclasses.replace(_apart(fold.refit, "test", outputs), fold=fold.number), title
 
 
 def _apart(federation: Federation, split: str, outputs: Tensor) -> Answers:
@@ -551,5 +551,5 @@ def _search(choice: Choice) -> dict[str, Any]:
 
 def _mean_sizes(folds: Sequence[Fold], part: str) -> list[int]:
     """Rows an owner learned from on average, or was tested on in all."""
-    sizes = np.array([getattr(f.whole, part).sizes.tolist() for f in folds])
+    sizes = np.array([getattr(f.refit, part).sizes.tolist() for f in folds])
     return [round(float(n)) for n in (sizes.mean(0) if part == "train" else sizes.sum(0))]

@@ -250,10 +250,10 @@ def _published(
     _check_targets(entries, experiment, material.federation)
     fast = material.engine(seeds[0], None if old == "fresh" else engine_in(out / "settings.json"))
     jobs = _jobs(out, entries, seeds, material, fast)
-    whole = material
+    refit = material
     if len(material.federation.validation.y):
-        whole = Material(experiment, experiment.scenario.build(seeds[0], source=source, refit=True), asked.factory)
-        jobs |= _fuller_jobs(out, entries[CONTROL], seeds, whole, fast)
+        refit = Material(experiment, experiment.scenario.build(seeds[0], source=source, refit=True), asked.factory)
+        jobs |= _fuller_jobs(out, entries[CONTROL], seeds, refit, fast)
     if old == "fresh":
         clear(out)
     for job in jobs.values():
@@ -265,7 +265,7 @@ def _published(
         for (name, seed), job in jobs.items()
     }
     chosen = asked.metric or _usual(material.federation)[0]
-    for (name, seed), (job, made) in _decided(out, entries, jobs, whole, chosen, progress, old == "extend").items():
+    for (name, seed), (job, made) in _decided(out, entries, jobs, refit, chosen, progress, old == "extend").items():
         jobs[name, seed], runs[name, seed] = job, made
     found = _findings(jobs, entries, seeds, asked.metric)
     compared = {(name, seed): jobs[name, seed] for seed in seeds for name in entries}
@@ -287,27 +287,27 @@ def _jobs(
 
 
 def _fuller_jobs(
-    out: Path, control: Entry, seeds: Sequence[int], whole: Material, fast: Engine
+    out: Path, control: Entry, seeds: Sequence[int], refit: Material, fast: Engine
 ) -> dict[tuple[str, int], Job]:
     """LOCAL on train and validation rows together: nothing is left to choose a round with."""
-    last = dataclasses.replace(whole.experiment, select="last")
+    last = dataclasses.replace(refit.experiment, select="last")
     runs = {seed: _run(out, CONTROL, control, last, seed) for seed in seeds}
     folders = {seed: out / "runs" / f"{FULLER}-seed{seed}" for seed in seeds}
-    return {(FULLER, s): whole.job(dataclasses.replace(runs[s], folder=folders[s]), fast) for s in seeds}
+    return {(FULLER, s): refit.job(dataclasses.replace(runs[s], folder=folders[s]), fast) for s in seeds}
 
 
 def _decided(
     out: Path,
     entries: Mapping[str, Entry],
     jobs: Mapping[tuple[str, int], Job],
-    whole: Material,
+    refit: Material,
     chosen: Metric,
     progress: Progress | None,
     extend: bool,
 ) -> dict[tuple[str, int], tuple[Job, RunSummary]]:
     """The runs of what is decided after training, from those of the methods it is decided between."""
     some = jobs[CONTROL, next(iter(jobs))[1]]
-    experiment = dataclasses.replace(whole.experiment, select="last")
+    experiment = dataclasses.replace(refit.experiment, select="last")
     train, held = (int(split.sizes.sum()) for split in (some.federation.train, some.federation.validation))
 
     def run(name: str, called: str, seed: int) -> Run:
@@ -317,7 +317,7 @@ def _decided(
     def teller(name: str, seed: int) -> Callable[[int], None] | None:
         return _teller(progress, name, seed, experiment.rounds)
 
-    protocol = Protocol(whole, held / (train + held), jobs, run, teller, extend)
+    protocol = Protocol(refit, held / (train + held), jobs, run, teller, extend)
     seeds = [seed for name, seed in jobs if name == CONTROL]
     found = {name: decision(name, experiment.options) for name in entries}
     return {

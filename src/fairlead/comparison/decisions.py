@@ -130,12 +130,12 @@ class Answers(NamedTuple):
 
 def in_order(crossed: Answers, halves: Answers) -> Federation:
     """Samples to decide by, (2n, M, K) of each client: what was said of its parts, then of its halves."""
-    whole, (by_parts, by_halves) = crossed.parts[0], (one_after_another(said) for said in (crossed, halves))
-    both = [split.client(k) for k in range(whole.clients) for split in (by_parts, by_halves)]
+    first, (by_parts, by_halves) = crossed.parts[0], (one_after_another(said) for said in (crossed, halves))
+    both = [split.client(k) for k in range(first.clients) for split in (by_parts, by_halves)]
     x, y = (torch.cat([one[i] for one in both]) for i in (0, 1))
     train = Split(x, y, by_parts.starts + by_halves.starts)
     none = Split(x[:0], y[:0], torch.zeros_like(train.starts))
-    return Federation(train, none, none, whole.classes, whole.names)
+    return Federation(train, none, none, first.classes, first.names)
 
 
 def one_after_another(said: Answers) -> Split:

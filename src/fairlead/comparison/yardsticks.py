@@ -60,8 +60,8 @@ class Yardstick:
     settings: list[str]  # what each client chose
 
 
-def yardsticks(federation: Federation, whole: Federation, balance: bool = False) -> list[Yardstick]:
-    """Fit every yardstick. In `whole` the validation rows of `federation` have joined the train rows.
+def yardsticks(federation: Federation, refit: Federation, balance: bool = False) -> list[Yardstick]:
+    """Fit every yardstick. In `refit` the validation rows of `federation` have joined the train rows.
 
     `balance` gives every class the same weight. Samples that are not plain features, images say, are measured against
     the most common answer alone.
@@ -69,7 +69,7 @@ def yardsticks(federation: Federation, whole: Federation, balance: bool = False)
     plain = federation.train.x.dim() == 2 and federation.train.x.is_floating_point()
     titles = TITLES["classes" if federation.classes else federation.target_kind]
     names = titles if plain else ("majority",)
-    return [_yardstick(_Tool(name, titles[name], balance), federation, whole) for name in names]
+    return [_yardstick(_Tool(name, titles[name], balance), federation, refit) for name in names]
 
 
 def packed(tools: Sequence[Yardstick]) -> tuple[Named, dict[str, str]]:
@@ -112,19 +112,19 @@ class _Tool(NamedTuple):
     balance: bool
 
 
-def _yardstick(tool: _Tool, federation: Federation, whole: Federation) -> Yardstick:
+def _yardstick(tool: _Tool, federation: Federation, refit: Federation) -> Yardstick:
     # Of few rows, threads would wait for each other longer than they work.
-    few = int(whole.train.sizes.max()) < 10 * SMALL
+    few = int(refit.train.sizes.max()) < 10 * SMALL
     with threadpool_limits(1 if few else None):
-        found = [_alone(tool, federation, whole, k) for k in range(federation.clients)]
+        found = [_alone(tool, federation, refit, k) for k in range(federation.clients)]
     validation, test, settings = (list(column) for column in zip(*found, strict=True))
     return Yardstick(tool.name, tool.title, validation, test, settings)
 
 
-def _alone(tool: _Tool, federation: Federation, whole: Federation, client: int) -> tuple[Tensor, Tensor, str]:
+def _alone(tool: _Tool, federation: Federation, refit: Federation, client: int) -> tuple[Tensor, Tensor, str]:
     """One client's outputs on its validation and test rows, and the settings it chose."""
     (x, y), (vx, vy) = (_numbers(s, client) for s in (federation.train, federation.validation))
-    (wx, wy), (tx, _) = (_numbers(s, client) for s in (whole.train, whole.test))
+    (wx, wy), (tx, _) = (_numbers(s, client) for s in (refit.train, refit.test))
     classes = len(federation.classes)
     if classes == 0 or y.ndim == 1:
         validation, test, words = _one(tool, classes, (x, y), (vx, vy), (wx, wy), tx)
@@ -138,15 +138,15 @@ def _alone(tool: _Tool, federation: Federation, whole: Federation, client: int) 
 
 
 def _one(
-    tool: _Tool, classes: int, train: tuple[Rows, Rows], check: tuple[Rows, Rows], whole: tuple[Rows, Rows], test: Rows
+    tool: _Tool, classes: int, train: tuple[Rows, Rows], check: tuple[Rows, Rows], refit: tuple[Rows, Rows], test: Rows
 ) -> tuple[Rows, Rows, str]:
-    """Choose on the `check` rows, fit again on the whole, answer for the test rows."""
+    """Choose on the `check` rows, fit again on the `refit` rows, answer for the test rows."""
     weights = _weights(classes, train[1], check[1]) if tool.balance else np.ones(len(check[1]))
     found = list(_tried(tool, classes, train, check[0]))
     tried = [(_loss(classes, check[1], answers, weights), s, answers) for s, answers in found]
     _, settings, answers = min(tried, key=lambda one: one[0])  # the first of several that are as good
     words = ", ".join(f"{key} {value:g}" for key, value in settings.items())
-    return answers, _fit(tool, classes, *whole, **settings).predict(test), words
+    return answers, _fit(tool, classes, *refit, **settings).predict(test), words
 
 
 def _tried(tool: _Tool, classes: int, train: tuple[Rows, Rows], x: Rows) -> Iterator[tuple[dict[str, Any], Rows]]:
