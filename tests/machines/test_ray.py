@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -62,19 +62,32 @@ def two_nodes() -> Iterator[str]:
     ]
     quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "start_new_session": True}
     nodes = []
-    for role in roles:
-        nodes.append(subprocess.Popen([*command, *role, "--disable-usage-stats"], **quiet))
-        time.sleep(5)
-    engine_of_ray.connected(address)
-    end = time.monotonic() + 60
-    while ray.cluster_resources().get("CPU") != 2:
-        assert time.monotonic() < end, "the second node did not come"
+    try:
+        for role in roles:
+            nodes.append(subprocess.Popen([*command, *role, "--disable-usage-stats"], **quiet))
+            until(lambda: answers(address), "the first node did not start")
+        time.sleep(5)  # it answers before it can be asked for anything
+        engine_of_ray.connected(address)
+        until(lambda: ray.cluster_resources().get("CPU") == 2, "the second node did not come")
+        yield address
+    finally:
+        ray.shutdown()
+        for node in nodes:
+            os.killpg(node.pid, signal.SIGKILL)
+            node.wait()
+
+
+def until(what: Callable[[], bool], else_say: str, seconds: float = 120.0) -> None:
+    end = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < end, else_say
         time.sleep(0.5)
-    yield address
-    ray.shutdown()
-    for node in nodes:
-        os.killpg(node.pid, signal.SIGKILL)
-        node.wait()
+
+
+def answers(address: str) -> bool:
+    host, _, port = address.partition(":")
+    with socket.socket() as asked:
+        return asked.connect_ex((host, int(port))) == 0
 
 
 def go(name: str, clients: Clients, plan: Plan = PLAN, snapshot: Any = None) -> list[Any]:
