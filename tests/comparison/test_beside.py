@@ -33,7 +33,14 @@ def table(tmp_path: Path) -> Path:
 
 def compared(table: Path, out: Path, **further: Any) -> fairlead.Comparison:
     methods = further.pop("methods", ["fedavg", "ditto"])
-    plain = {"label": "ill", "split": "column", "column": "site", "folds": 2, "effort": "quick", "rounds": 4}
+    plain: dict[str, Any] = {
+        "label": "ill",
+        "split": "column",
+        "column": "site",
+        "folds": 2,
+        "effort": "quick",
+        "rounds": 4,
+    }
     return fairlead.compare(methods, data=str(table), out=out, engine="vectorised", **plain | further)
 
 
