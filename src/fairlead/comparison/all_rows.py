@@ -14,7 +14,7 @@ from statistics import median_low
 import torch
 
 from fairlead.catalogue import decision, with_voices
-from fairlead.comparison.assess import Bench, Fold, Trained, decided, voted
+from fairlead.comparison.assess import HALVES, Bench, Fold, Trained, decided, voted
 from fairlead.comparison.decisions import Voice, in_parts
 from fairlead.comparison.findings import Findings
 from fairlead.core import Federation, NeedsValidationError, Split
@@ -31,7 +31,6 @@ def train_on_all_rows(
     What is decided after training is decided by the folds' models: each answered for rows it had not learned from.
     """
     federation = joined(fold.refit)
-    halves = in_parts(federation, 2, bench.seed)
     done: dict[str, Job] = {}
 
     def made(place: str, name: str, rows: Federation) -> Job:
@@ -44,8 +43,9 @@ def train_on_all_rows(
         how = decision(name, bench.experiment.options)
         if how is not None:
             # Two folds are the halves themselves: what more rows change is not known then.
-            if all(voice in done and len(runs[voice]) > 2 for voice in how.voices):
-                halved = {v: [made(f"all/part{j}of2", v, half) for j, half in enumerate(halves)] for v in how.voices}
+            if all(voice in done and len(runs[voice]) > HALVES for voice in how.voices):
+                halves = list(enumerate(in_parts(federation, HALVES, bench.seed)))
+                halved = {v: [made(f"all/part{j}of{HALVES}", v, half) for j, half in halves] for v in how.voices}
                 voices = [Voice(v, done[v], [run.final[0] for run in runs[v]], halved[v]) for v in how.voices]
                 done[name] = voted(bench, name, "all", federation, voices, metric)
             continue

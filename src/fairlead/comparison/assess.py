@@ -316,7 +316,6 @@ def assess(bench: Bench, folds: Sequence[Fold], metric: Metric) -> Assessment:
     twins: list[Answers] = []
     company: dict[str, tuple[str, list[Answers]]] = {}
     shared: list[tuple[Answers, str]] = []
-    lone = bench.effort.repeats == 1 and len(folds) == 1
     for fold in folds:
         for name in bench.entries:
             if decision(name, bench.experiment.options) is None:
@@ -324,7 +323,7 @@ def assess(bench: Bench, folds: Sequence[Fold], metric: Metric) -> Assessment:
             else:
                 one = weighed(bench, name, fold, {n: own[-1] for n, own in runs.items() if own}, metric)
             found = [_answers(job, fold, repeat, metric, one.chosen_in) for repeat, job in enumerate(one.final)]
-            if name == "local" and lone:
+            if len(found) > bench.effort.repeats:
                 twins.append(dataclasses.replace(found.pop(), repeat=0))
             runs[name].append(one)
             answers[name] += found
