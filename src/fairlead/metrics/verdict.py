@@ -28,6 +28,7 @@ BETTER: Verdict = "better"
 WORSE: Verdict = "worse"
 NO_DIFFERENCE: Verdict = "no difference found"
 TOO_FEW: Verdict = "too few rows to tell"
+FAR = 20  # times the rows of an owner: nobody collects as many more to settle a question
 ROUNDING = 1e-9  # of a row's typical score
 TRAINING = {
     "seeds": "training luck from the differences between seeds",
@@ -378,11 +379,21 @@ def _sentence(verdict: Verdict, metric: Metric, e: Evidence, c: Corrected, asked
         return f"{span}; one of {size} would have been found."
     own, one = f"{e.rows:,} {'row' if e.rows == 1 else 'rows'}", e.rows == 1
     luck = "nor would more, but more runs may: training luck is too large or too little known"
+    would = _would(e.rows, more) if more else luck
     if verdict == TOO_FEW and more:
-        return f"{own} {'is' if one else 'are'} too few to tell a difference of {size}; about {more:,} more would."
+        return f"{own} {'is' if one else 'are'} too few to tell a difference of {size}; {would}."
     if verdict == TOO_FEW:
-        return f"{own} cannot tell a difference of {size}, {luck}."
-    return f"{span}; {own} cannot tell one of {size}, {f'about {more:,} more would' if more else luck}."
+        return f"{own} cannot tell a difference of {size}, {would}."
+    return f"{span}; {own} cannot tell one of {size}, {would}."
+
+
+def _would(rows: int, more: int) -> str:
+    """Whether more rows are worth collecting.
+
+    >>> _would(130, 510), _would(46, 30000)
+    ('about 510 more would', '20 times as many would not be enough')
+    """
+    return f"about {more:,} more would" if more <= FAR * rows else f"{FAR} times as many would not be enough"
 
 
 def _about(rows: int) -> int:
