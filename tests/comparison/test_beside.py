@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+from filelock import FileLock
 
 import fairlead
 from fairlead.catalogue import parse
@@ -80,24 +83,45 @@ def test_another_process_makes_the_same_bits_which_this_one_reads(
 def test_work_is_shared_where_there_is_enough_of_it(
     table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    started: list[int] = []
-    begin_others = beside.others
+    started: list[Path] = []
+    begin = beside.begin
 
-    def counted(folder: Path, count: int) -> Any:
-        started.append(count)
-        return begin_others(folder, count)
+    def counted(folder: Path) -> subprocess.Popen[bytes]:
+        started.append(folder)
+        return begin(folder)
 
     monkeypatch.setattr(beside, "cores", lambda: 2)
-    monkeypatch.setattr(beside, "others", counted)
+    monkeypatch.setattr(beside, "begin", counted)
     expected = scores(compared(table, tmp_path / "small").folder)
     assert started == []
     monkeypatch.setattr(beside, "WORTH", 0.0)
+    monkeypatch.setattr(beside, "SOON", 0.0)
     assert scores(compared(table, tmp_path / "large").folder) == expected
-    assert started == [1]
+    assert started == [tmp_path / "large"]
     # A method of the caller's own is in no other process.
     own = {"mine": parse("fedavg", {}).method}
     compared(table, tmp_path / "own", methods=own)
-    assert started == [1]
+    assert started == [tmp_path / "large"]
+
+
+def test_the_other_end_comes_first_and_choices_before_what_goes_on_from_them() -> None:
+    made: list[str] = []
+    names = {"a": "", "b": "", "a-final": "a", "b-final": "b"}
+    todo = {name: assess.Piece(partial(made.append, name), after) for name, after in names.items()}
+    assert list(beside.from_the_other_end(todo)) == ["b", "a", "b-final", "a-final"]
+
+
+def test_a_piece_waits_for_what_it_goes_on_from(tmp_path: Path) -> None:
+    made: list[str] = []
+    todo = {"a": assess.Piece(partial(made.append, "a")), "a-final": assess.Piece(partial(made.append, "final"), "a")}
+    (tmp_path / "runs" / "locks").mkdir(parents=True)
+    with FileLock(tmp_path / "runs" / "locks" / "a"):  # another process is at it
+        other = threading.Thread(target=beside.take, args=(todo, tmp_path))
+        other.start()
+        time.sleep(0.5)
+        assert made == []
+    other.join(30)
+    assert made == ["a", "a", "final"], "its own choice, then that of the final one, read from its folder, then this"
 
 
 WAITS = "from fairlead.comparison.__main__ import leave_with_parent; leave_with_parent()"

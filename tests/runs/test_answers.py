@@ -130,7 +130,7 @@ def test_another_arithmetic_and_a_folder_without_identity_are_refused(
 ) -> None:
     fairlead.compare(["fedavg"], out=tmp_path, **SMALL)
     monkeypatch.setattr(identity, "ARITHMETIC", 99)
-    with pytest.raises(fairlead.RunError, match=r"computes other numbers \(arithmetic: 2 there, 99 here\)"):
+    with pytest.raises(fairlead.RunError, match=r"computes other numbers \(arithmetic: 3 there, 99 here\)"):
         fairlead.compare(["fedavg"], out=tmp_path, **SMALL)
     monkeypatch.undo()
     path = tmp_path / "runs" / "fedavg-seed0" / "settings.json"

@@ -16,7 +16,7 @@ import torch
 from fairlead.clients import engine
 from fairlead.comparison.asked import Asked, seeds_of
 from fairlead.comparison.assess import crossings, pieces
-from fairlead.comparison.beside import on_one_core, take
+from fairlead.comparison.beside import from_the_other_end, on_one_core, take
 from fairlead.comparison.compare import bench_of, folds_of, metric_of
 from fairlead.core import FairleadError
 from fairlead.runs.files import read_object
@@ -42,7 +42,7 @@ def main(folder: Path) -> None:
     metric = metric_of(asked, folds[0].chooses)[0]
     with suppress(FairleadError):  # the other process comes to the same place and says what is wrong
         for todo in (pieces(bench, folds, metric), crossings(bench, folds, metric)):
-            take({name: todo[name] for name in reversed(todo)}, folder)
+            take(from_the_other_end(todo), folder)
 
 
 if __name__ == "__main__":

@@ -125,7 +125,7 @@ class Trained(NamedTuple):
 def trained(bench: Bench, name: str, fold: Fold, repeats: int, place: str = "") -> Trained:
     """Choose on validation rows, then train the final models."""
     place = place or f"fold{fold.number}"
-    chosen_in, choice = tune(bench, bench.job(f"{place}/choose", name, fold.chooses, bench.seed))
+    chosen_in, choice = chosen(bench, name, fold, place)
 
     def final(repeat: int, federation: Federation) -> Job:
         seed = bench.seed + TWIN * repeat
@@ -139,6 +139,11 @@ def trained(bench: Bench, name: str, fold: Fold, repeats: int, place: str = "") 
         first, refitted = chosen_in, False
     rows = fold.refit if refitted else fold.chooses
     return Trained(choice, chosen_in, [first, *(final(r, rows) for r in range(1, repeats))], refitted)
+
+
+def chosen(bench: Bench, name: str, fold: Fold, place: str) -> tuple[Job, Choice]:
+    """The run that was best on validation rows, and its step size and number of rounds."""
+    return tune(bench, bench.job(f"{place}/choose", name, fold.chooses, bench.seed))
 
 
 def weighed(bench: Bench, name: str, fold: Fold, done: Mapping[str, Trained], metric: Metric) -> Trained:
@@ -279,21 +284,34 @@ def trainings(bench: Bench, name: str, folds: Sequence[Fold]) -> int:
     return bench.effort.repeats + (name == "local" and lone)
 
 
-def pieces(bench: Bench, folds: Sequence[Fold], metric: Metric) -> dict[str, Callable[[], object]]:
-    """What an assessment is made of that needs nothing of the rest, by name: each leaves its files behind."""
-    found: dict[str, Callable[[], object]] = {}
+class Piece(NamedTuple):
+    """A part of an assessment that leaves its files behind; made again, it reads them."""
+
+    make: Callable[[], object]
+    after: str = ""  # the name of the piece that it goes on from
+
+
+def pieces(bench: Bench, folds: Sequence[Fold], metric: Metric) -> dict[str, Piece]:
+    """What an assessment is made of, by name: the choices and the tools, then the first final trainings, and so on."""
+    stages = [dict[str, Piece]() for _ in range(bench.effort.repeats + 2)]
     for fold in folds:
         for name in bench.entries:
-            if decision(name, bench.experiment.options) is None:
-                found[f"{fold.number}-{name}"] = partial(trained, bench, name, fold, trainings(bench, name, folds))
-        found[f"{fold.number}-tools"] = partial(tools, bench, fold)
-        found[f"{fold.number}-{POOLED}"] = partial(_pooled, bench, fold, metric)
-    return found
+            if decision(name, bench.experiment.options) is not None:
+                continue
+            before = f"{fold.number}-{name}"
+            stages[0][before] = Piece(partial(chosen, bench, name, fold, f"fold{fold.number}"))
+            for repeat in range(trainings(bench, name, folds)):
+                last = f"{fold.number}-{name}-final{repeat}"
+                stages[repeat + 1][last] = Piece(partial(trained, bench, name, fold, repeat + 1), before)
+                before = last
+        stages[0][f"{fold.number}-tools"] = Piece(partial(tools, bench, fold))
+        stages[0][f"{fold.number}-{POOLED}"] = Piece(partial(_pooled, bench, fold, metric))
+    return {name: piece for stage in stages for name, piece in stage.items()}
 
 
-def crossings(bench: Bench, folds: Sequence[Fold], metric: Metric) -> dict[str, Callable[[], object]]:
+def crossings(bench: Bench, folds: Sequence[Fold], metric: Metric) -> dict[str, Piece]:
     """The trainings that what is decided after training needs beside `pieces`, by name."""
-    found: dict[str, Callable[[], object]] = {}
+    found: dict[str, Piece] = {}
 
     def train(fold: Fold, how: Decision, voice: str, j: int, count: int) -> None:
         done = {v: trained(bench, v, fold, trainings(bench, v, folds)) for v in how.voices}  # from their folders
@@ -305,7 +323,7 @@ def crossings(bench: Bench, folds: Sequence[Fold], metric: Metric) -> dict[str, 
         for how in hows:
             for j, count in [*((j, how.parts) for j in range(how.parts)), *((j, HALVES) for j in range(HALVES))]:
                 for voice in how.voices:
-                    found[f"{fold.number}-{voice}-{j}of{count}"] = partial(train, fold, how, voice, j, count)
+                    found[f"{fold.number}-{voice}-{j}of{count}"] = Piece(partial(train, fold, how, voice, j, count))
     return found
 
 

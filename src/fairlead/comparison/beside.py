@@ -12,21 +12,24 @@ import dataclasses
 import os
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from filelock import FileLock, Timeout
+from threadpoolctl import threadpool_limits
 
 from fairlead.clients import RAY
-from fairlead.comparison.assess import Bench, Fold, crossings, pieces
-from fairlead.core.fast.machine import cores
+from fairlead.comparison.assess import Bench, Fold, Piece, crossings, pieces
+from fairlead.core.fast.machine import cores, threads
 from fairlead.core.files import private_folder
 from fairlead.metrics import Metric
 
-Pieces = Mapping[str, Callable[[], object]]
+Pieces = Mapping[str, Piece]
 
+SOON = 3.0  # seconds of training after which the others are started: importing the library takes them about as long
 WORTH = 20.0  # seconds of work that another process saves time on, though it imports the library and reads the data
 
 
@@ -34,15 +37,18 @@ def share(bench: Bench, folds: Sequence[Fold], metric: Metric) -> None:
     """Train what the assessment is made of beside other processes, where that is quicker."""
     if cores() == 1 or bench.engine.name == RAY or bench.experiment.device != "cpu":
         return
-    count = len(pieces(bench, folds, metric) | crossings(bench, folds, metric))
-    start = time.monotonic()
-    next(iter(pieces(bench, folds, metric).values()))()
-    if (time.monotonic() - start) * (count - 1) < WORTH:
-        return
-    alone = on_one_core(bench)
-    with others(bench.folder, min(cores(), count) - 1):
-        take(pieces(alone, folds, metric), bench.folder)
-        take(crossings(alone, folds, metric), bench.folder)
+    todo = pieces(bench, folds, metric)
+    further = crossings(bench, folds, metric)
+    with others(bench.folder, min(cores(), len(todo)) - 1):
+        first, start = next(iter(todo)), time.monotonic()
+        take({first: todo[first]}, bench.folder)
+        if (time.monotonic() - start) * (len(todo) + len(further) - 1) < WORTH:
+            return
+        alone = on_one_core(bench)
+        # A core each, here too: a team of threads waits for a core that another process is using.
+        with threads(1), threadpool_limits(1):
+            take(pieces(alone, folds, metric), bench.folder)
+            take(crossings(alone, folds, metric), bench.folder)
 
 
 def on_one_core(bench: Bench) -> Bench:
@@ -50,17 +56,32 @@ def on_one_core(bench: Bench) -> Bench:
     return dataclasses.replace(bench, engine=dataclasses.replace(bench.engine, workers=1))
 
 
+def from_the_other_end(todo: Pieces) -> Pieces:
+    """The same pieces backwards, and still none before what it goes on from."""
+
+    def depth(name: str) -> int:
+        return 1 + depth(todo[name].after) if todo[name].after else 0
+
+    backwards = list(todo)[::-1]
+    return {name: todo[name] for name in sorted(backwards, key=depth)}
+
+
 def take(todo: Pieces, folder: Path) -> None:
     """Make every piece that nobody else is at; then wait for the others', and make what they left."""
     locks = private_folder(folder / "runs" / "locks")
-    left = [name for name in todo if not _claimed(todo[name], locks / name, wait=False)]
+    left = [name for name in todo if not _claimed(todo, name, locks, wait=0)]
     for name in left:
-        _claimed(todo[name], locks / name, wait=True)
+        _claimed(todo, name, locks, wait=-1)
 
 
-def _claimed(make: Callable[[], object], lock: Path, *, wait: bool) -> bool:
+def _claimed(todo: Pieces, name: str, locks: Path, wait: float) -> bool:
+    """Whether the piece was made here; not if another process is at it, or at what it goes on from."""
+    make, after = todo[name]
     try:
-        with FileLock(lock, timeout=-1 if wait else 0):
+        with FileLock(locks / name, timeout=wait):
+            if after:
+                with FileLock(locks / after, timeout=wait):
+                    todo[after].make()
             make()
     except Timeout:
         return False
@@ -69,16 +90,30 @@ def _claimed(make: Callable[[], object], lock: Path, *, wait: bool) -> bool:
 
 @contextmanager
 def others(folder: Path, count: int) -> Iterator[None]:
-    """So many further processes at work on a comparison; they end with the block, or with this process."""
-    # A core each: a team of threads in every process would wait for each other longer than they work.
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "fairlead.comparison", str(folder)]
-    started = [
-        subprocess.Popen(command, stdin=subprocess.PIPE, env=environment, start_new_session=True) for _ in range(count)
-    ]
+    """So many further processes at work on a comparison, soon; they end with the block, or with this process."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start() -> None:
+        with starting:
+            if not over.is_set():
+                started.extend(begin(folder) for _ in range(count))
+
+    starting, over, timer = threading.Lock(), threading.Event(), threading.Timer(SOON, start)
+    timer.daemon = True
+    timer.start()
     try:
         yield
     finally:
+        timer.cancel()
+        with starting:  # it may be at it
+            over.set()
         for process in started:
             process.kill()
             process.communicate()
+
+
+def begin(folder: Path) -> subprocess.Popen[bytes]:
+    """A further process at work on a comparison, until its standard input is closed."""
+    command = [sys.executable, "-m", "fairlead.comparison", str(folder)]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(command, stdin=subprocess.PIPE, env=environment, start_new_session=True)

@@ -41,8 +41,13 @@ class MeanLoss(BatchLoss):
     """A mean of one number per sample, which is faster: the samples of many clients can go through together.
 
     `function(module, batch, given)` gives these numbers, (B,), each from its own sample alone; what is given per client
-    and class it looks up with `batch.by_label`.
+    and class it looks up with `batch.by_label`. With `compares` a number may come from all samples of its client, whose
+    places `batch.clients` tells.
     """
+
+    def __init__(self, function: LossFunction, given: Named | None = None, *, compares: bool = False) -> None:
+        super().__init__(function, given)
+        self.compares = compares
 
     def value(self, module: nn.Module, batch: Batch, given: Named) -> Tensor:
         """The mean over the client's samples, ()."""
@@ -56,23 +61,24 @@ class SampleLosses(NamedTuple):
     """
 
     criterion: Criterion
-    compares: bool  # a client's samples with each other, as survival times: then clients are taken one by one
+    compares: bool  # a client's samples with each other, as survival times
 
     def __call__(self, out: Tensor, batch: Batch, given: Named) -> Tensor:
-        """The losses of one client's batch; of several clients' one after another, where samples are apart."""
+        """The losses of one client's batch, or of several clients' one after another."""
         if self.compares:
-            return self.criterion(out, batch.y if batch.weight is None else absent(batch.y, batch.weight > 0))
+            out, y = (t.view(batch.clients, -1, t.shape[-1]) for t in (out, batch.y))
+            y = y if batch.weight is None else absent(y, batch.weight.view(y.shape[:-1]) > 0)
+            return self.criterion(out, y).flatten()
         values = self.criterion(out, batch.y)
         return values * batch.by_label(given[CLASS_WEIGHTS]) if CLASS_WEIGHTS in given else values
 
     def side_by_side(self, out: Tensor, y: Tensor, real: Tensor) -> Tensor:
         """The losses of many clients' samples, (C, n, ...) -> (C, n), without class weights; `real` are no padding."""
         if self.compares:
+            # Client by client: pairs of all samples of all clients at once would not fit into memory.
             return torch.stack([self.criterion(*one) for one in zip(out, absent(y, real), strict=True)])
         return self.criterion(out.flatten(0, 1), y.flatten(0, 1)).view_as(real)
 
-    def mean(self, given: Named) -> BatchLoss:
+    def mean(self, given: Named) -> MeanLoss:
         """The mean over a batch: what is trained where a method does not say otherwise."""
-        if self.compares:
-            return BatchLoss(lambda module, batch, given: batch.mean(self(module(batch.x), batch, given)), given)
-        return MeanLoss(lambda module, batch, given: self(module(batch.x), batch, given), given)
+        return MeanLoss(lambda module, batch, given: self(module(batch.x), batch, given), given, compares=self.compares)

@@ -60,7 +60,8 @@ class PrivateNetwork:
         """Each row's noisy mean on its own client's batch."""
         assert isinstance(batch, PoissonBatch)
         require(
-            isinstance(loss, MeanLoss), "dp-sgd: the loss compares samples with each other; +dp-sgd hides single ones"
+            isinstance(loss, MeanLoss) and not loss.compares,
+            "dp-sgd: the loss compares samples with each other; +dp-sgd hides single ones",
         )
         columns = slice(0, self.layout.trainable) if only is None else self.layout.part(*only.names).columns
         total = torch.zeros_like(rows)

@@ -47,21 +47,22 @@ def binary_cross_entropy(out: Tensor, y: Tensor) -> Tensor:
 
 
 def cox(out: Tensor, y: Tensor) -> Tensor:
-    """What each sample adds to minus the logarithm of Cox's partial likelihood (Breslow's for ties), (n, 1) -> (n,).
+    """What each sample adds to minus the logarithm of Cox's partial likelihood (Breslow's for ties).
 
-    For an event at time t it is log Σ exp(f_j) - f_i, the sum over all samples j that lasted until t; for a sample
-    without an event it is 0. `absent` samples are compared with nobody.
+    (n, 1) -> (n,), or of many clients, whose samples are compared with their own alone, (C, n, 1) -> (C, n). For an
+    event at time t it is log Σ exp(f_j) - f_i, the sum over all samples j that lasted until t; for a sample without an
+    event it is 0. `absent` samples are compared with nobody.
 
     >>> y = torch.tensor([[1.0, 1.0], [2.0, 0.0], [3.0, 1.0]])
     >>> cox(torch.zeros(3, 1), y).exp().round().tolist()
     [3.0, 1.0, 1.0]
     """
-    risk, time, event = out.reshape(len(out)), y[:, 0], y[:, 1].to(out.dtype)
+    risk, time, event = out.reshape(y.shape[:-1]), y[..., 0], y[..., 1].to(out.dtype)
     lasted = [
-        risk.expand(len(some), -1).masked_fill(time < some[:, None], -torch.inf).logsumexp(1)
-        for some in torch.split(time, BLOCK)
+        risk[..., None, :].masked_fill(time[..., None, :] < some[..., None], -torch.inf).logsumexp(-1)
+        for some in torch.split(time, BLOCK, dim=-1)
     ]
-    return event * (torch.cat(lasted) - risk)
+    return event * (torch.cat(lasted, -1) - risk)
 
 
 def absent(y: Tensor, real: Tensor) -> Tensor:

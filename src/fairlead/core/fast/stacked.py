@@ -65,7 +65,8 @@ class Stack:
         leaves = self._bind(rows, names)
         for dropout in self._dropouts:
             dropout.key = batch.key[:, None]
-        everybody = Batch(batch.x.flatten(0, 1), batch.y.flatten(0, 1), batch.key, clients=clients)
+        weight = None if batch.weight is None else batch.weight.flatten()
+        everybody = Batch(batch.x.flatten(0, 1), batch.y.flatten(0, 1), batch.key, weight, clients=clients)
         given = {n: g.expand(clients, *g.shape[1:]) for n, g in loss.given.items()}
         calls: list[LinearCall] = []
         with torch.enable_grad(), self._recorder.recording(calls):
