@@ -41,7 +41,7 @@ from fairlead.effort import Choice, Curve, Effort, search
 from fairlead.methods import Decision
 from fairlead.metrics import Metric, OwnerVerdict
 from fairlead.runs.files import read_tensors, write_tensors
-from fairlead.runs.identity import digest, versions
+from fairlead.runs.identity import digest, fingerprint, versions
 from fairlead.runs.material import Factory, Material
 from fairlead.runs.records import rows_of
 from fairlead.runs.run import Job, Progress, Run, check_same, kept_outputs, result, rounds_in, validation_losses
@@ -74,6 +74,7 @@ class Bench:
     seed: int
     tell: Callable[[str, int], Progress | None]  # what to report a run's progress to: method, its rounds at most
     _materials: dict[int, Material] = field(default_factory=dict, repr=False)  # by the id of their federation
+    _methods: dict[str, str] = field(default_factory=dict, repr=False)  # fingerprints by name
     _parts: dict[tuple[int, int, bool], list[Federation]] = field(default_factory=dict, repr=False)
 
     def material(self, federation: Federation) -> Material:
@@ -86,7 +87,11 @@ class Bench:
         # How a run was found is no part of it: with more effort, or in another comparison, it is the same run.
         e = dataclasses.replace(asked, effort=None, folds=None, metric=None)
         folder = self.folder / "runs" / place / name
-        return self.material(federation).job(Run(folder, name, self.entries[name], e, seed), self.engine)
+        job = self.material(federation).job(Run(folder, name, self.entries[name], e, seed), self.engine)
+        # Taken once for all of the comparison's runs: hundreds of them would take it hundreds of times.
+        if name not in self._methods:
+            self._methods[name] = fingerprint(self.entries[name])
+        return dataclasses.replace(job, made=job.made | {"method": self._methods[name]})
 
     def parts(self, fold: Fold, count: int, validated: bool) -> list[Federation]:
         """The fold's rows without each of their parts, cut once for all methods; see `decisions.in_parts`."""

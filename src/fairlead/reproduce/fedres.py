@@ -242,8 +242,8 @@ def never_worse(budget: Budget) -> Study:
     )
     notes = (
         "36 clients with the samples of FEDORA's released loader, MLP 784-128-128-10, its protocol; models of the last "
-        f"of {rounds} rounds at {lr:g}, LOCAL the MLP alone with the same rounds. Standard budget: a fifth of the rounds "
-        "at four times the step size; with fewer, FedRes would be judged before it has learned.",
+        f"of {rounds} rounds at {lr:g}, LOCAL the MLP alone with the same rounds. Standard budget: a fifth of the "
+        "rounds at four times the step size; with fewer, FedRes would be judged before it has learned.",
     )
     title = "Is FedRes never worse than training alone?"
     ordered: dict[Key, Entry] = {(row, c.key): entries[row, c.key] for row in LOCAL_MODELS for c in columns}

@@ -72,12 +72,16 @@ def arithmetic() -> dict[str, str]:
 
 def versions() -> dict[str, str]:
     """The versions of the software, for the reader of a result; from a checkout, its commit as well."""
-    try:
-        own = version("fairlead")
-    except PackageNotFoundError:  # running from a source tree that is not installed
-        own = "unknown"
-    found = {"fairlead": own, "torch": str(torch.__version__), "python": platform.python_version()}
+    found = {"fairlead": _own_version(), "torch": str(torch.__version__), "python": platform.python_version()}
     return found | ({"commit": commit} if (commit := checkout()) else {})
+
+
+@cache
+def _own_version() -> str:
+    try:
+        return version("fairlead")
+    except PackageNotFoundError:  # running from a source tree that is not installed
+        return "unknown"
 
 
 @cache

@@ -94,12 +94,13 @@ class Job(Run):
     federation: Federation
     module: nn.Module  # with its initial weights
     engine: Engine
-    made: dict[str, str]  # fingerprints of data and model
+    made: dict[str, str]  # fingerprints of data and model; of the method too, where many runs share one
 
     @cached_property
     def identity(self) -> dict[str, str]:
         """Fingerprints of what makes this run, and the versions that bits depend on."""
-        return self.made | {"method": fingerprint(self.entry), "loss": self._loss()} | arithmetic()
+        method = self.made.get("method") or fingerprint(self.entry)
+        return self.made | {"method": method, "loss": self._loss()} | arithmetic()
 
     def settings(self) -> dict[str, Any]:
         """What makes this run this run, for its file."""
