@@ -19,7 +19,7 @@ from fairlead.core import Plan
 from fairlead.methods import METHODS
 from fairlead.rounds import federate
 
-ROUNDS, WARM = 12, 2
+ROUNDS, WARM = 40, 2
 METHODS_TRIED = ("fedavg", "ditto", "fedora")
 
 

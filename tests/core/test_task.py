@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from fairlead.core import BodyAndHead, FastNetwork, Federation, Layout, Plus, Sgd, Split, Task, Tie, Towards, Training
 from fairlead.core.batches import orders, schedule
+from fairlead.core.errors import InputError
 from fairlead.core.gradient import Gradient
 
 
@@ -148,6 +149,14 @@ def test_only_moves_one_part_and_leaves_the_rest() -> None:
     after = task.descend(start, only=layout.head)
     assert torch.equal(after[:, layout.body.columns], start[:, layout.body.columns].expand(2, -1))
     assert not torch.isclose(after[:, layout.head.columns], start[:, layout.head.columns]).any(1).all()
+
+
+@pytest.mark.parametrize("how", [Sgd(lr=0.1, epochs=10**12), Sgd(lr=0.1, steps=10**12), Sgd(lr=0.1, epochs=10**7)])
+def test_more_steps_than_memory_has_room_for_are_refused(how: Sgd) -> None:
+    """Before anything is laid out: such an option once took all of a machine's memory."""
+    split = Split(torch.zeros(40, 2), torch.zeros(40, dtype=torch.long), torch.tensor([0, 10, 40]))
+    with pytest.raises(InputError, match=r"batches of 30 in one round.*lower epochs"):
+        list(schedule(split, [0, 1], how, seed=0, round=1))
 
 
 def test_every_sample_is_seen_once_an_epoch_whatever_the_neighbours_size() -> None:

@@ -117,17 +117,16 @@ class Shard:
 
     def _spread(self, message: Arrays) -> Named:
         """A slice of a message's rows, where clients look for them: by their own numbers."""
-        rows = came(message)
-        own = rows.pop(SLICED, torch.zeros(0)).tolist()
-        for n in [n for n in rows if n.startswith(SLICED)]:
+        rows = came({n: x for n, x in message.items() if not n.startswith(SLICED)})
+        for n in (n for n in message if n.startswith(SLICED)):
             # Of the rows of others no memory is touched, so they take none.
-            whole = large_empty(rows[n], self._clients, *rows[n].shape[1:])
-            whole[torch.tensor(own)] = rows.pop(n)
+            whole = empty(message[n], self._clients)
+            whole.numpy()[self._ids[0] : self._ids[-1] + 1] = message[n]
             rows[n.removeprefix(SLICED)] = whole
         return rows
 
 
-SLICED = "sliced."  # before the names of entries of which a shard has its own rows alone; itself: whose rows
+SLICED = "sliced."  # before the names of entries of which a shard has its own rows alone
 
 
 class ShardStates:
@@ -200,7 +199,7 @@ class Sharded:
         if not hello or not self._hello:
             return Greeting(samples, {})
         made = self._each(lambda i: self._actors[i].greet.remote())
-        return Greeting(samples, joined([came(rows) for rows in made.values()]))
+        return Greeting(samples, joined(list(made.values())))
 
     def train(self, ids: Tensor, round: int, message: Named) -> Answer:
         """A round of these clients."""
@@ -237,7 +236,7 @@ class Sharded:
         """The models that these clients deploy, (C, D)."""
         asked = self._of_shards(ids)
         made = self._each(lambda i: self._actors[i].models.remote(asked[i]), list(asked))
-        return torch.cat([came(rows)["models"] for rows in made.values()])
+        return joined(list(made.values()))["models"]
 
     def outputs(self, split: SplitName) -> list[Tensor]:
         """What each client's model to deploy makes of its own samples."""
@@ -250,8 +249,8 @@ class Sharded:
 
         def named() -> Named:
             held = [a.states.remote() if s is None else s for a, s in zip(actors, states, strict=True)]
-            found = joined([came(rows) for rows in ray.get(held)])
-            models = [came(rows) for rows in ray.get([k for k in kept if k is not None])]
+            found = joined(ray.get(held))
+            models = ray.get([k for k in kept if k is not None])
             return {f"state.{n}": x for n, x in found.items()} | (joined(models) if models else {})
 
         return named
@@ -310,8 +309,8 @@ class Sharded:
             return lambda i: shared
 
         def of(i: int) -> Any:
-            ids = torch.tensor(self._shards[i])
-            rows = {f"{SLICED}{n}": x[ids] for n, x in own.items()} | {SLICED: ids}
+            mine = slice(self._shards[i][0], self._shards[i][-1] + 1)  # neighbours, so that nothing is copied
+            rows = {f"{SLICED}{n}": x[mine] for n, x in own.items()}
             return sent({n: x for n, x in message.items() if len(x) == 1} | rows)
 
         return of
@@ -422,10 +421,19 @@ def came(arrays: Arrays) -> Named:
     return {n: torch.from_numpy(np.array(x)) for n, x in arrays.items()}
 
 
-def joined(pieces: list[Named]) -> Named:
+def joined(pieces: list[Arrays]) -> Named:
     """The shards' rows one after another, which is the clients' order; of a shard without any there are none."""
-    names = dict.fromkeys(n for piece in pieces for n in piece)
-    return {n: torch.cat([piece[n] for piece in pieces if n in piece]) for n in names}
+    found: Named = {}
+    for n in dict.fromkeys(n for piece in pieces for n in piece):
+        rows = [piece[n] for piece in pieces if n in piece]
+        found[n] = empty(rows[0], sum(map(len, rows)))
+        np.concatenate(rows, out=found[n].numpy())
+    return found
+
+
+def empty(like: np.ndarray[Any, Any], count: int) -> Tensor:
+    """So many uninitialised rows of the same kind."""
+    return large_empty(torch.from_numpy(np.empty(0, like.dtype)), count, *like.shape[1:])
 
 
 def packed(answer: Answer) -> Reply:
@@ -435,7 +443,7 @@ def packed(answer: Answer) -> Reply:
 
 def unpacked(replies: list[Reply]) -> Answer:
     """The shards' answers as one."""
-    rows = [came(r.rows) for r in replies if len(r.ids["ids"])]
+    rows = [r.rows for r in replies if len(r.ids["ids"])]
     ids = torch.cat([came(r.ids)["ids"] for r in replies])
     absent = {k: why for r in replies for k, why in r.absent.items()}
     return Answer(

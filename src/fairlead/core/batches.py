@@ -11,11 +11,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fairlead.core.errors import require
 from fairlead.core.seeds import stream
 from fairlead.core.training import Sgd
 from fairlead.core.types import Split
 
 Index = NDArray[np.int64]
+
+LONGEST = 1 << 26  # samples that the clients trained together see in a round, each counted as often as it is seen
 
 
 @dataclass(frozen=True)
@@ -85,9 +88,16 @@ def schedule(
     queues: list[Index] = []
     # A batch that is larger than every client's samples is all of them: memory for more would stay empty.
     width = max(1, min(how.batch_size, int(split.sizes[ids].max())))
-    for k in ids:
+    steps = [-(-n // width) for n in split.sizes[ids].tolist()]  # in a pass over a client's samples
+    most = max((n * how.epochs if how.batches is None else how.batches) for n in steps)
+    require(
+        most * len(ids) * width <= LONGEST,
+        f"a client would take {most:,} batches of {width} in one round, whose order does not fit into memory; "
+        "lower epochs, steps or the method's own epochs, and train for more rounds",
+    )
+    for k, pass_steps in zip(ids, steps, strict=True):
         size = int(split.starts[k + 1]) - int(split.starts[k])
-        wanted = how.epochs if how.batches is None else -(-how.batches // max(-(-size // width), 1))
+        wanted = how.epochs if how.batches is None else -(-how.batches // max(pass_steps, 1))
         passes = islice(orders(size, width, seed, round, k, at_least_two), how.start, how.start + wanted)
         queues.append(np.concatenate([np.empty((0, width), dtype=np.int64), *passes])[: how.batches])
     longest = max(map(len, queues), default=0)
