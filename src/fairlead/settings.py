@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -184,6 +185,7 @@ class Experiment:
 
 
 LONGEST = 4000  # signs in a setting
+LONGEST_NAME = 255  # bytes in the name of a file or folder
 DAMAGED = "restore the file, or train anew with --fresh"
 
 
@@ -252,6 +254,11 @@ def check(values: dict[str, Any]) -> Settings:
             raise InputError(
                 f"setting {key} must be text of at most {LONGEST} signs without zero bytes, got {shown(text[:40])}"
             )
+        if key in ("data", "data_dir") and isinstance(text, str):
+            # Asked for longer names, a file system raises an error where it would say that there is no such file.
+            long = [part for part in re.split(r"[/,]", text) if len(part.encode(errors="replace")) > LONGEST_NAME]
+            if long:
+                raise InputError(f"setting {key}: {shown(long[0][:40])}... is too long for a file; check the path")
     try:
         return Settings(**values)
     except ValidationError as error:

@@ -192,6 +192,24 @@ def test_a_limit_on_file_sizes_ends_in_one_sentence_and_the_run_goes_on(tmp_path
     fairlead.resume(tmp_path / "out")
 
 
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"clients": 10**20}, "cannot share 1,797 samples"),
+        ({"data": "1" * 300}, "too long for a file"),
+        ({"set": {"plgu-ghn": {"hidden": 2**31}}, "methods": ["plgu-ghn"]}, "hidden must lie between 1 and 10,000"),
+        ({"set": {"fedres": {"global_epochs": 10**12}}, "methods": ["fedres"]}, "lower epochs"),
+        ({"epochs": 10**12}, "lower epochs"),
+    ],
+)
+def test_huge_values_are_one_sentence_before_they_take_the_memory(
+    tmp_path: Path, settings: dict[str, Any], said: str
+) -> None:
+    methods = settings.pop("methods", ["fedavg"])
+    with pytest.raises(fairlead.FairleadError, match=said):
+        fairlead.compare(methods, out=tmp_path / "out", **SMALL | settings)
+
+
 def test_records_grow_by_what_is_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from fairlead.runs import run
 

@@ -205,6 +205,8 @@ class Scenario:
 
     def _divide(self, source: Source, seed: int) -> list[list[Index]]:
         """For each client, the samples it may use: one pool to cut in three, or one to train with and one to test."""
+        few = (self.clients or 1) <= len(source)  # more would also overflow, or fill the memory
+        require(few, f"{self.clients} clients cannot share {len(source):,} samples; lower --clients")
         need = self._need()
         one_class_each = source.y.dim() == 1 and bool(source.classes)
         labels = source.y.numpy() if one_class_each else np.zeros(len(source), dtype=np.int64)

@@ -36,6 +36,7 @@ from fairlead.core import Batch, Cohort, Layout, Method, Named, Server, Task, re
 from fairlead.core.initial import content_key
 
 LAYERS = 4
+WIDEST = 10_000  # units of a hidden layer
 TINY = 1e-12  # a gradient shorter than this is none
 DAMPING = 1e-2  # of a newcomer's fit, as a share of the mean curvature
 Steps = Literal["client", "round"]
@@ -72,7 +73,11 @@ def hypernetwork(name: str, rule: Rule) -> Method:
     require(0 <= rule.momentum < 1, f"{name}: momentum must lie in [0, 1), got {rule.momentum}; 0 is plain SGD")
     require(rule.weight_decay >= 0, f"{name}: weight_decay must be >= 0, got {rule.weight_decay}")
     require(rule.clip > 0, f"{name}: clip must be > 0, got {rule.clip}; it is the longest gradient let through")
-    require(rule.hidden >= 1, f"{name}: hidden must be >= 1, got {rule.hidden}")
+    require(
+        1 <= rule.hidden <= WIDEST,
+        f"{name}: hidden must lie between 1 and {WIDEST:,}, got {rule.hidden}; the network has that many times the "
+        "weights of the clients' model",
+    )
     require(rule.steps in ("client", "round"), f"{name}: steps must be 'client' or 'round', got '{rule.steps}'")
     require(rule.rho >= 0, f"{name}: rho must be >= 0, got {rule.rho}; 0 is pFedHN")
 
