@@ -28,7 +28,8 @@ def printed() -> str:
     Console(file=out, width=WIDTH).print(verdict_table(summary))
     lines = out.getvalue().rstrip().split("\n")
     for text in advice_lines(summary):
-        lines += textwrap.wrap(text, 116, subsequent_indent="      ", drop_whitespace=False)
+        lead = text[: len(text) - len(text.lstrip())]
+        lines += textwrap.wrap(text.strip(), 116, initial_indent=lead, subsequent_indent="      ")
     return "".join(f"    {line}".rstrip() + "\n" for line in lines)
 
 

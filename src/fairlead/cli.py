@@ -47,6 +47,7 @@ app = typer.Typer(
 console = Console(width=None if sys.stdout.isatty() else 100)
 LINE_SECONDS = 10.0  # between progress lines where there is no terminal
 MOST_COLUMNS = 24  # lines of a table that `compare` shows; `data` shows all
+MOST_SEEDS = 10_000
 
 METAVARS = {"int": "N", "float": "X", "Path": "DIR", "Counts": "N,N,N", "Triple": "X,X,X"}
 
@@ -138,7 +139,7 @@ def compare_command(
     methods = methods or chosen.pop("methods", None)
     chosen.pop("methods", None)
     require(bool(methods), "no method given; try: fairlead compare local fedavg fedrep+confree")
-    count = whole("seeds", seeds if seeds is not None else chosen.pop("seeds", 1))
+    count = whole("seeds", seeds if seeds is not None else chosen.pop("seeds", 1), most=MOST_SEEDS)
     chosen.pop("seeds", None)
     given, track = chosen.pop("out", None), track or chosen.pop("track", None)
     chosen.pop("track", None)
@@ -367,7 +368,7 @@ def reproduce_command(
     if list_names or name is None:
         console.print(listing())
         return
-    count = None if seeds is None else whole("seeds", seeds)
+    count = None if seeds is None else whole("seeds", seeds, most=MOST_SEEDS)
     with going_on(None), Watch(console) as progress:
         result = reproduce(
             name,
@@ -401,7 +402,7 @@ def study_from(methods: list[str], sites: str, seeds: str, options: dict[str, An
 
     settings = settings_from({k: v for k, v in options.items() if v not in (None, [])})
     names = tuple(name.strip() for name in sites.split(",") if name.strip())
-    return Study(names, tuple(methods), settings, whole("seeds", seeds))
+    return Study(names, tuple(methods), settings, whole("seeds", seeds, most=MOST_SEEDS))
 
 
 def show_verdicts(told: dict[str, str], out: Path) -> None:
@@ -552,13 +553,14 @@ def settings_from(values: dict[str, Any]) -> dict[str, Any]:
     return values
 
 
-def whole(name: str, value: object, least: int = 1) -> int:
+def whole(name: str, value: object, least: int = 1, most: int | None = None) -> int:
     """A whole number from text."""
     try:
         number = int(str(value))
     except ValueError as error:
         raise InputError(f"--{name} must be a whole number, got '{value}'") from error
     require(number >= least, f"--{name} must be at least {least}, got {number}")
+    require(most is None or number <= most, f"--{name} must be at most {most}, got {number}")
     return number
 
 

@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 import torch
 from filelock import FileLock
+from typer.testing import CliRunner
 
 import fairlead
+from fairlead.cli import app
 from fairlead.comparison.compare import LOCK
 from fairlead.core.files import atomically
 from fairlead.runs import files
@@ -102,6 +104,7 @@ def change(path: Path, **entries: object) -> None:
         ({"seeds": "x"}, "seeds must be"),
         ({"seeds": [1e9]}, "seeds must be"),
         ({"methods": 5}, "methods must be"),
+        ({"own": 1.5}, "own must be a list of names"),
         ({"methods": ["fedavg/../.."]}, "is unknown"),
     ],
 )
@@ -200,6 +203,9 @@ def test_a_limit_on_file_sizes_ends_in_one_sentence_and_the_run_goes_on(tmp_path
         ({"set": {"plgu-ghn": {"hidden": 2**31}}, "methods": ["plgu-ghn"]}, "hidden must lie between 1 and 10,000"),
         ({"set": {"fedres": {"global_epochs": 10**12}}, "methods": ["fedres"]}, "lower epochs"),
         ({"epochs": 10**12}, "lower epochs"),
+        ({"set": {"fesem": {"clusters": 2**31}}, "methods": ["fesem"]}, "clusters must be at most 1,000"),
+        ({"set": {"ifca": {"clusters": 2**31}}, "methods": ["ifca"]}, "clusters must be at most 1,000"),
+        ({"batch_size": True}, "setting batch_size: got True"),
     ],
 )
 def test_huge_values_are_one_sentence_before_they_take_the_memory(
@@ -208,6 +214,11 @@ def test_huge_values_are_one_sentence_before_they_take_the_memory(
     methods = settings.pop("methods", ["fedavg"])
     with pytest.raises(fairlead.FairleadError, match=said):
         fairlead.compare(methods, out=tmp_path / "out", **SMALL | settings)
+
+
+def test_too_many_seeds_are_one_sentence(tmp_path: Path) -> None:
+    asked = CliRunner().invoke(app, ["compare", "fedavg", "--seeds", "2147483648", "--out", str(tmp_path / "out")])
+    assert "--seeds must be at most 10000" in str(asked.exception)
 
 
 def test_records_grow_by_what_is_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -187,7 +187,10 @@ def resume(
     loss, measure = own_functions(own)
     require(not own, f"resume takes no '{next(iter(own), '')}'; a comparison goes on with the settings it began with")
     given = {"methods": methods, "model": model, "source": source, "loss": loss, "metric": measure}
-    lacking = [name for name, mine in given.items() if mine is None and name in (plan.get("own") or ())]
+    theirs = plan.get("own") or []
+    if not isinstance(theirs, list):
+        raise RunError(f"{folder / 'settings.json'}: own must be a list of names, got {theirs!r}")
+    lacking = [name for name, mine in given.items() if mine is None and name in theirs]
     if lacking:
         needs = ", ".join(f"{name}=..." for name in lacking)
         raise RunError(

@@ -22,11 +22,15 @@ from fairlead.core import Cohort, Layout, Method, Named, Server, Task, draw_key,
 from fairlead.core.device import on_host
 from fairlead.functional import kmeans
 from fairlead.servers import mean, within
+from fairlead.servers.clusters import MOST_CLUSTERS
 
 
 def fesem(*, clusters: int = 3) -> Method:
     """Several centres, and each client trains the one nearest to it."""
     require(clusters >= 1, f"fesem: clusters must be >= 1, got {clusters}; 1 is FedAvg")
+    require(
+        clusters <= MOST_CLUSTERS, f"fesem: clusters must be at most {MOST_CLUSTERS:,}, got {clusters}: a model each"
+    )
 
     def init(params: Tensor, layout: Layout) -> tuple[Named, Named]:
         return {}, {"centre": params}

@@ -19,11 +19,15 @@ from torch import Tensor
 from fairlead.core import Layout, Method, Named, Server, Task, require
 from fairlead.core.initial import initial_models
 from fairlead.servers import mean, within
+from fairlead.servers.clusters import MOST_CLUSTERS
 
 
 def ifca(*, clusters: int = 4) -> Method:
     """Several models, and each client trains the one that fits."""
     require(clusters >= 1, f"ifca: clusters must be >= 1, got {clusters}; 1 is FedAvg")
+    require(
+        clusters <= MOST_CLUSTERS, f"ifca: clusters must be at most {MOST_CLUSTERS:,}, got {clusters}: a model each"
+    )
 
     def init(params: Tensor, layout: Layout) -> tuple[Named, Named]:
         return {}, {"w": initial_models(params, layout, clusters)}

@@ -6,6 +6,8 @@ import torch
 
 from fairlead.core.types import Cohort, Named, Server
 
+MOST_CLUSTERS = 1_000  # models that a server keeps
+
 
 def within(average: Server, clusters: int, *, name: str = "w", by: str = "cluster") -> Server:
     """Move each of several models by the average over the clients that chose it.
