@@ -113,15 +113,17 @@ def test_the_other_end_comes_first_and_choices_before_what_goes_on_from_them() -
 
 def test_a_piece_waits_for_what_it_goes_on_from(tmp_path: Path) -> None:
     made: list[str] = []
-    todo = {"a": assess.Piece(partial(made.append, "a")), "a-final": assess.Piece(partial(made.append, "final"), "a")}
+    after = {"choice": "", "final0": "choice", "final1": "final0"}
+    todo = {name: assess.Piece(partial(made.append, name), before) for name, before in after.items()}
     (tmp_path / "runs" / "locks").mkdir(parents=True)
-    with FileLock(tmp_path / "runs" / "locks" / "a"):  # another process is at it
+    with FileLock(tmp_path / "runs" / "locks" / "choice"):  # another process is at it
         other = threading.Thread(target=beside.take, args=(todo, tmp_path))
         other.start()
         time.sleep(0.5)
         assert made == []
     other.join(30)
-    assert made == ["a", "a", "final"], "its own choice, then that of the final one, read from its folder, then this"
+    # What a piece goes on from is made again, that is, read from its folder.
+    assert made == ["choice", "choice", "final0", "choice", "final0", "final1"]
 
 
 WAITS = "from fairlead.comparison.__main__ import leave_with_parent; leave_with_parent()"

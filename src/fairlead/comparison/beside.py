@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -79,9 +79,8 @@ def _claimed(todo: Pieces, name: str, locks: Path, wait: float) -> bool:
     make, after = todo[name]
     try:
         with FileLock(locks / name, timeout=wait):
-            if after:
-                with FileLock(locks / after, timeout=wait):
-                    todo[after].make()
+            if after and not _claimed(todo, after, locks, wait):
+                return False
             make()
     except Timeout:
         return False
@@ -94,7 +93,7 @@ def others(folder: Path, count: int) -> Iterator[None]:
     started: list[subprocess.Popen[bytes]] = []
 
     def start() -> None:
-        with starting:
+        with starting, suppress(OSError):  # without them it takes longer, and that is all
             if not over.is_set():
                 started.extend(begin(folder) for _ in range(count))
 
