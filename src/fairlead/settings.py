@@ -185,7 +185,6 @@ class Experiment:
 
 
 LONGEST = 4000  # signs in a setting
-SWITCHES = ("balance",)  # settings that are on or off
 LONGEST_NAME = 255  # bytes in the name of a file or folder
 DAMAGED = "restore the file, or train anew with --fresh"
 
@@ -250,8 +249,9 @@ def check(values: dict[str, Any]) -> Settings:
     for key in values:
         if key not in known:
             raise InputError(f"setting '{key}' is unknown; {nearest(key, known)}")
-        if isinstance(values[key], bool) and key not in SWITCHES:
-            raise InputError(f"setting {key}: got {values[key]}; expected: {Settings.model_fields[key].description}")
+        field = Settings.model_fields[key]
+        if isinstance(values[key], bool) and field.annotation != bool | None:  # Python would take it for 0 or 1
+            raise InputError(f"setting {key}: got {values[key]}; expected: {field.description}")
         text = _text(values[key])
         if isinstance(text, str) and (len(text) > LONGEST or "\0" in text):
             raise InputError(

@@ -102,6 +102,20 @@ def test_scores_of_labels_count_every_label() -> None:
         torch.testing.assert_close(found["loss"][k, 0], nn.functional.binary_cross_entropy_with_logits(module(x), y))
 
 
+def test_a_stack_of_clients_compares_survival_times_within_each_client_alone() -> None:
+    """Clients of unequal size, whose short batches are padded, train together as one by one."""
+    data, module = federation(survival=True), net(1)
+    layout, how = Layout(module), Training(lr=0.1, epochs=2, batch_size=8)
+
+    def trained(ids: list[int]) -> Tensor:
+        task = Task(FastNetwork(module, layout), data, ids, how, round=1, seed=0)
+        return task.descend(layout.read(module))
+
+    alone = torch.cat([trained([k]) for k in range(3)])
+    torch.testing.assert_close(trained([0, 1, 2]), alone)
+    assert not torch.isclose(alone[0], alone[1]).all()
+
+
 def test_one_loss_per_sample_whatever_the_shapes() -> None:
     out, y = torch.tensor([[1.0], [2.0], [4.0]]), torch.tensor([1.0, 0.0, 1.0])
     assert squared_error(out, y).tolist() == [0.0, 4.0, 9.0]

@@ -27,10 +27,8 @@ from fairlead.servers.clusters import MOST_CLUSTERS
 
 def fesem(*, clusters: int = 3) -> Method:
     """Several centres, and each client trains the one nearest to it."""
-    require(clusters >= 1, f"fesem: clusters must be >= 1, got {clusters}; 1 is FedAvg")
-    require(
-        clusters <= MOST_CLUSTERS, f"fesem: clusters must be at most {MOST_CLUSTERS:,}, got {clusters}: a model each"
-    )
+    most = MOST_CLUSTERS
+    require(1 <= clusters <= most, f"fesem: clusters must lie between 1 (FedAvg) and {most:,}, got {clusters}")
 
     def init(params: Tensor, layout: Layout) -> tuple[Named, Named]:
         return {}, {"centre": params}

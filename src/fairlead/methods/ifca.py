@@ -24,10 +24,8 @@ from fairlead.servers.clusters import MOST_CLUSTERS
 
 def ifca(*, clusters: int = 4) -> Method:
     """Several models, and each client trains the one that fits."""
-    require(clusters >= 1, f"ifca: clusters must be >= 1, got {clusters}; 1 is FedAvg")
-    require(
-        clusters <= MOST_CLUSTERS, f"ifca: clusters must be at most {MOST_CLUSTERS:,}, got {clusters}: a model each"
-    )
+    most = MOST_CLUSTERS
+    require(1 <= clusters <= most, f"ifca: clusters must lie between 1 (FedAvg) and {most:,}, got {clusters}")
 
     def init(params: Tensor, layout: Layout) -> tuple[Named, Named]:
         return {}, {"w": initial_models(params, layout, clusters)}
