@@ -78,5 +78,5 @@ def test_kmeans_finds_the_groups_and_survives_equal_rows() -> None:
 
 
 def test_what_cannot_work_is_refused() -> None:
-    with pytest.raises(InputError, match="1 is FedAvg"):
+    with pytest.raises(InputError, match=r"between 1 \(FedAvg\) and 1,000, got 0"):
         fesem(clusters=0)

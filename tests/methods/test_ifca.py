@@ -90,5 +90,5 @@ def test_starts_are_distinct_draws_of_the_same_kind() -> None:
 
 
 def test_what_cannot_work_is_refused() -> None:
-    with pytest.raises(InputError, match="1 is FedAvg"):
+    with pytest.raises(InputError, match=r"between 1 \(FedAvg\) and 1,000, got 0"):
         ifca(clusters=0)
