@@ -25,6 +25,7 @@ from scipy.stats import beta, binomtest, norm, ttest_1samp
 from benchmarks.twins import Twins, cross_validated_losses, kinds, planted
 from fairlead.comparison.findings import Answers, paired
 from fairlead.metrics import Metric, OwnerPairs, OwnerVerdict, PairedRun, judge, metric
+from fairlead.metrics.advice import mean_gains
 from fairlead.settings import check, resolve
 
 Floats = NDArray[np.float64]
@@ -200,7 +201,7 @@ class Tally:
     """One data set, metric and design."""
 
     def __init__(self) -> None:
-        self.wrong = self.plain_wrong = self.of = 0
+        self.wrong = self.plain_wrong = self.of = self.mean_wrong = 0
         self.rows: list[int] = []
         self.scores: list[float] = []
         self.found: list[list[bool]] = []  # planted gains, by comparison and owner
@@ -212,6 +213,7 @@ class Tally:
         verdicts = judge(pairs, m, twins=luck)
         self.of += 1
         self.wrong += is_sure(verdicts)
+        self.mean_wrong += mean_gains({"twin": verdicts})["twin"].sure
         self.plain_wrong += bool(holm(np.array([p_rows_only(o, m) for o in pairs])).any())
         self.rows += [v.rows for v in verdicts]
         self.scores += [v.control_score for v in verdicts if v.control_score is not None]
@@ -231,14 +233,15 @@ class Tally:
             told = [f"{100 * x:.0f}" for x in (np.mean(self.found), plain)]
         return [
             *(f"{min(self.rows)} to {max(self.rows)}", f"{np.mean(self.scores):.3f}"),
-            *(f"{self.of}", share(self.wrong, self.of), f"{100 * self.plain_wrong / self.of:.1f}", *told),
+            *(f"{self.of}", share(self.wrong, self.of), f"{100 * self.plain_wrong / self.of:.1f}"),
+            *(share(self.mean_wrong, self.of), *told),
         ]
 
 
 def twins(asked: argparse.Namespace) -> Iterator[list[str]]:
     yield [
         *("data", "metric", "owners", "design", "test rows", "LOCAL", "comparisons"),
-        *("any false verdict, %", "rows only, %"),
+        *("any false verdict, %", "rows only, %", "false for the mean, %"),
         *("gain of 5 points found, %", "rows only, %"),
     ]
     for name in asked.scenarios:

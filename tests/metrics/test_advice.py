@@ -10,6 +10,7 @@ import pytest
 from fairlead.core.errors import InputError
 from fairlead.metrics import OwnerPairs, PairedRun, judge, metric, positive_transfer, recommend
 from fairlead.metrics.advice import Recommendation
+from fairlead.metrics.evidence import Evidence, mean_of
 from fairlead.metrics.verdict import OwnerVerdict
 
 
@@ -152,6 +153,45 @@ def test_a_method_is_not_called_safe_where_its_own_verdict_on_an_owner_is_worse(
     told = recommend({"m": one} | {f"m{k}": verdicts(a=0.0, b=0.0) for k in range(200)})
     assert told.federation.method is None
     assert told.federation.why.endswith("With m 1 owner is better off than alone, but worse off: b.")
+
+
+def test_owners_with_too_few_rows_tell_together() -> None:
+    """Thirty owners with 40 rows each: nobody's own rows tell a gain of 8 points, the mean over all does."""
+    small = {
+        name: judge([owner(f"o{k}", gain, n=40) for k in range(30)], metric("accuracy"))
+        for name, gain in (("up", 0.08), ("down", -0.08), ("same", 0.0))
+    }
+    told = recommend(small)
+    assert {v.verdict for own in small.values() for v in own} == {"too few rows to tell"}
+    assert [told.means[name].sure for name in small] == [True, True, False]
+    up, down = told.means["up"], told.means["down"]
+    assert 0 < up.lower < up.gain == pytest.approx(np.mean([v.gain for v in small["up"] if v.gain is not None]))
+    assert down.upper < 0
+    assert up.owners == 30
+    assert told.federation.method is None
+    assert "On average over the owners up is" in told.federation.why
+    assert told.federation.why.endswith("Worse than alone on average over the owners: down.")
+    assert json.loads(json.dumps(told.to_json()))["means"]["up"]["lower"] == up.lower
+
+
+def test_training_luck_that_owners_share_does_not_average_out() -> None:
+    one = Evidence(gain=0.03, rows=1000, spread=0.1, step=1.0, jump=1.0, training=0.02**2)
+    few, many = mean_of([one] * 4), mean_of([one] * 400)
+    assert many.variance(0.03) == pytest.approx(0.02**2, rel=1e-2)
+    assert few.variance(0.03) == pytest.approx(0.1 / 4000 + 0.02**2)
+    assert many.p_value() > 0.1
+
+
+def test_the_mean_of_owners_of_unequal_size_has_the_variance_of_their_mean() -> None:
+    sizes, spreads = (10, 1000, 50), (0.2, 0.05, 0.1)
+    own = [Evidence(0.1, n, s, 1.0, 1.0, limit=1.0) for n, s in zip(sizes, spreads, strict=True)]
+    exact = sum(s / n for n, s in zip(sizes, spreads, strict=True)) / 9
+    assert mean_of(own).variance(0.1) == pytest.approx(exact, rel=1e-9)
+    assert mean_of(own).gain == pytest.approx(0.1)
+
+
+def test_one_owner_has_no_mean() -> None:
+    assert recommend({"m": verdicts(a=0.1)}).means == {}
 
 
 def test_one_row_is_singular() -> None:

@@ -17,8 +17,18 @@ import numpy as np
 from scipy.special import ndtr
 
 from fairlead.core.errors import require
-from fairlead.metrics.evidence import Corrected, correct
-from fairlead.metrics.verdict import BETTER, NO_DIFFERENCE, TOO_FEW, WORSE, OwnerVerdict, amount, told_gain
+from fairlead.metrics.evidence import Corrected, correct, mean_of
+from fairlead.metrics.verdict import (
+    BETTER,
+    NO_DIFFERENCE,
+    TOO_FEW,
+    WORSE,
+    OwnerVerdict,
+    amount,
+    if_finite,
+    number,
+    told_gain,
+)
 
 MOST_NAMED = 5  # owners in a sentence
 Action = Literal["join", "stay alone", "makes no difference", "cannot tell"]
@@ -46,16 +56,35 @@ class FederationAdvice:
 
 
 @dataclass(frozen=True)
+class MeanGain:
+    """A method's gain over the bar, mean over the owners that could be judged; every owner counts alike."""
+
+    gain: float
+    lower: float  # the intervals of all methods hold together
+    upper: float
+    p: float
+    owners: int
+
+    @property
+    def sure(self) -> bool:
+        """Whether its sign is."""
+        return self.lower > 0 or self.upper < 0
+
+
+@dataclass(frozen=True)
 class Recommendation:
     """Advice to each owner and to the federation."""
 
     owners: tuple[OwnerAdvice, ...]
     federation: FederationAdvice
     level: float
+    means: dict[str, MeanGain]  # by method; those that could judge two owners at least
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data."""
-        return {"owners": [asdict(o) for o in self.owners], "federation": asdict(self.federation), "level": self.level}
+        """Plain data; numbers without a bound are None."""
+        means = {method: {k: if_finite(v) for k, v in asdict(mean).items()} for method, mean in self.means.items()}
+        owners = [asdict(o) for o in self.owners]
+        return {"owners": owners, "federation": asdict(self.federation), "level": self.level, "means": means}
 
 
 @dataclass(frozen=True)
@@ -105,7 +134,24 @@ def recommend(verdicts: dict[str, list[OwnerVerdict]], level: float = 0.95) -> R
     assumed = any(v.training == "assumed" for own in verdicts.values() for v in own)
     claim += ", if training luck is what it usually is" if assumed else ""
     advice = tuple(_advise(o, {m: own[k] for m, own in table.items()}, claim) for k, o in enumerate(owners))
-    return Recommendation(advice, _federation([_Effects(m, own) for m, own in table.items()], advice), level)
+    means = mean_gains(verdicts, level)
+    effects = [_Effects(m, own, means.get(m)) for m, own in table.items()]
+    return Recommendation(advice, _federation(effects, advice), level, means)
+
+
+def mean_gains(verdicts: dict[str, list[OwnerVerdict]], level: float = 0.95) -> dict[str, MeanGain]:
+    """Every method's mean gain over the owners, corrected over the methods.
+
+    Owners with too few rows to tell may tell together. It is about these owners: who gains and who loses, it does not
+    say.
+    """
+    found = {m: [v.evidence for v in own if v.evidence] for m, own in verdicts.items()}
+    told = {m: (mean_of(own), len(own)) for m, own in found.items() if len(own) > 1}
+    judged = correct([e for e, _ in told.values()], level)
+    return {
+        m: MeanGain(e.gain, c.lower, c.upper, c.p, count)
+        for (m, (e, count)), c in zip(told.items(), judged, strict=True)
+    }
 
 
 def _corrected(verdicts: dict[str, list[OwnerVerdict]], level: float) -> dict[str, list[_Judged]]:
@@ -168,6 +214,7 @@ class _Effects:
 
     method: str
     judged: list[_Judged]  # by owner
+    mean: MeanGain | None
 
     @property
     def better(self) -> int:
@@ -200,7 +247,7 @@ def _federation(found: list[_Effects], owners: tuple[OwnerAdvice, ...]) -> Feder
         why += f", but worse off: {_named(best.worse)}."
         return FederationAdvice(None, best.better, len(best.worse), why)
     if any(one.learned for one in found):
-        return FederationAdvice(None, 0, 0, _no_help(found, owners))
+        return FederationAdvice(None, 0, 0, _no_help(found, owners) + _on_average(found))
     return FederationAdvice(
         None, 0, 0, "Nothing was learned: no method does better than the same answer for every row."
     )
@@ -221,6 +268,23 @@ def _no_help(found: list[_Effects], owners: tuple[OwnerAdvice, ...]) -> str:
         runs = any(j.verdict.verdict == TOO_FEW and j.verdict.more_rows is None for one in found for j in one.judged)
         text = _of_most(most, len(groups.pop(most)), len(owners), "rows or runs" if runs else "rows")
     return text + "".join(f" {what.capitalize()}: {_named(who)}." for what, who in groups.items() if who)
+
+
+def _on_average(found: list[_Effects]) -> str:
+    """What holds for the mean over the owners, where no owner's rows tell by themselves."""
+    sure = [one for one in found if one.mean and one.mean.sure and one.learned]
+    helpful = [one for one in sure if one.gain > 0]
+    text = ""
+    if helpful:
+        best = max(helpful, key=lambda one: one.mean.lower if one.mean else 0.0)
+        assert best.mean is not None
+        told = told_gain(best.judged[0].verdict.unit, best.gain, best.mean.lower, best.mean.upper)
+        text += f" On average over the owners {best.method} is {told}; for whom cannot be told."
+    worse = [one.method for one in sure if one.gain < 0]
+    if worse:
+        named = ", ".join(worse) if len(worse) <= MOST_NAMED else f"{len(worse)} of {len(found)} methods"
+        text += f" Worse than alone on average over the owners: {named}."
+    return text
 
 
 def _of_most(what: str, many: int, owners: int, few: str) -> str:
@@ -250,6 +314,8 @@ def _named(owners: list[str]) -> str:
 def _safe_sentence(one: _Effects) -> str:
     own, unit = one.judged, one.judged[0].verdict.unit
     mean = f"the mean gain is {amount(unit, one.gain)}"
+    if one.mean and math.isfinite(one.mean.lower) and math.isfinite(one.mean.upper):
+        mean += f" ({number(unit, one.mean.lower)} to {number(unit, one.mean.upper)})"
     if len(own) == 1:
         return f"With {one.method} the owner is {own[0].told()}."
     if one.better == len(own):

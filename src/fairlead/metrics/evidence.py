@@ -19,6 +19,7 @@ be.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -117,6 +118,35 @@ class Evidence:
 def _detectable(e: Evidence, lower: float, upper: float) -> float:
     """The wider half of the interval, and the luck of the gain itself."""
     return max(upper - e.gain, e.gain - lower) + float(ndtri(POWER)) * math.sqrt(e.variance(e.gain))
+
+
+def mean_of(found: Sequence[Evidence]) -> Evidence:
+    """What several owners' differences say of their mean, in which every owner counts alike.
+
+    Rows of different owners are independent. Training luck may be the same for all of them, since they share models,
+    and is taken as if it were.
+
+    >>> one = Evidence(gain=0.1, rows=100, spread=0.04, step=1.0, jump=1.0, training=0.0025)
+    >>> four = mean_of([one] * 4)
+    >>> four.gain, four.rows, round(four.variance(0.1), 6) == round(0.04 / 400 + 0.0025, 6)
+    (0.1, 400, True)
+    """
+    rows, spread = (np.array([getattr(e, name) for e in found], dtype=np.float64) for name in ("rows", "spread"))
+    share = 1 / (len(found) ** 2 * rows)  # of an owner's row variance in the variance of the mean
+    count = max(round(1 / float(share.sum())), 1)
+    own = {name: count * float(share @ [getattr(e, name) for e in found]) for name in ("spread", "step", "weight")}
+    third = float((np.array([e.skew for e in found]) * spread**1.5 / (len(found) ** 3 * rows**2)).sum())
+    luck, doubt = (np.array([getattr(e, name) for e in found]) for name in ("training", "training_spread"))
+    return Evidence(
+        gain=float(np.mean([e.gain for e in found])),
+        rows=count,
+        **own,
+        jump=min(e.jump for e in found),
+        skew=third * count**2 / own["spread"] ** 1.5 if own["spread"] > 0 else 0.0,
+        training=float(np.sqrt(luck).mean()) ** 2,
+        training_spread=float(np.sqrt(doubt).mean()) ** 2,
+        limit=max(e.limit for e in found),
+    )
 
 
 def _hall(t: Floats | float, skew: Floats | float) -> Floats:

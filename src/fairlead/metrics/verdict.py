@@ -352,12 +352,12 @@ def _verdict(p: OwnerPairs, t: _Table, metric: Metric, source: str, e: Evidence,
         runs=len(p.runs),
         method_score=float(t.scores[0]),
         control_score=float(t.scores[1]),
-        constant_score=_if_finite(t.scores[2]),
+        constant_score=if_finite(t.scores[2]),
         gain=e.gain,
-        lower=_if_finite(c.lower),
-        upper=_if_finite(c.upper),
+        lower=if_finite(c.lower),
+        upper=if_finite(c.upper),
         p=c.p,
-        detectable=_if_finite(c.detectable),
+        detectable=if_finite(c.detectable),
         asked=None if found else asked,
         more_rows=more,
         training=source,
@@ -366,7 +366,8 @@ def _verdict(p: OwnerPairs, t: _Table, metric: Metric, source: str, e: Evidence,
     )
 
 
-def _if_finite(x: float) -> float | None:
+def if_finite(x: float) -> float | None:
+    """The number, or None where it has no bound."""
     return float(x) if math.isfinite(x) else None
 
 
@@ -413,12 +414,12 @@ def told_gain(unit: str, gain: float, lower: float, upper: float) -> str:
     ('3.1 points better than alone (1.2 to 5.0)', '2.50 worse than alone (1.00 to 4.00)')
     """
     word, low, high = ("better", lower, upper) if gain > 0 else ("worse", -upper, -lower)
-    ends = f"{_number(unit, low)} to {_number(unit, high)}" if math.isfinite(high) else f"at least {_number(unit, low)}"
+    ends = f"{number(unit, low)} to {number(unit, high)}" if math.isfinite(high) else f"at least {number(unit, low)}"
     return f"{amount(unit, abs(gain))} {word} than alone ({ends})"
 
 
 def _span(unit: str, lower: float, upper: float) -> str:
-    ends = [_number(unit, x) if math.isfinite(x) else "no bound" for x in (lower, upper)]
+    ends = [number(unit, x) if math.isfinite(x) else "no bound" for x in (lower, upper)]
     return f"{ends[0]} and {ends[1]}{unit and ' ' + unit}"
 
 
@@ -428,7 +429,7 @@ def amount(unit: str, size: float) -> str:
     >>> amount("points", 0.1), amount("", 0.0321)
     ('10.0 points', '0.0321')
     """
-    return f"{_number(unit, size)}{unit and ' ' + unit}"
+    return f"{number(unit, size)}{unit and ' ' + unit}"
 
 
 def digits(x: float, sign: str = "") -> str:
@@ -442,7 +443,8 @@ def digits(x: float, sign: str = "") -> str:
     return f"{x:{sign},.0f}" if abs(x) >= 999.5 else f"{x:{sign}#.3g}".rstrip(".")
 
 
-def _number(unit: str, x: float) -> str:
+def number(unit: str, x: float) -> str:
+    """A difference without its unit."""
     return f"{100 * x:.1f}" if unit else digits(x)
 
 

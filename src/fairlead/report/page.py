@@ -42,6 +42,7 @@ from fairlead.report.tables import (
     lowest,
     luck,
     marks,
+    mean_gains,
     measure,
     measure_of,
     more_tested,
@@ -151,7 +152,13 @@ def page_of(summary: Summary, curves: Curves, owner: str | None = None) -> str:
         _ways(summary),
         *(
             f"<p class='soft'>{escape(text)}</p>"
-            for text in [*marks(summary), *enough_rows(summary), *newcomers(summary), caption(summary)]
+            for text in [
+                *marks(summary),
+                *mean_gains(summary),
+                *enough_rows(summary),
+                *newcomers(summary),
+                caption(summary),
+            ]
         ),
         _other_measures(summary),
         _costs(summary),

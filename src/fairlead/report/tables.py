@@ -307,7 +307,8 @@ def verdict_lines(summary: Summary, most: int = 12) -> list[str]:
 
     Up to `most` owners have a line of their own; more are counted by action.
     """
-    said = [*marks(summary), *newcomers(summary), caption(summary), *enough_rows(summary), *luck(summary)]
+    said = [*marks(summary), *newcomers(summary), caption(summary), *mean_gains(summary), *enough_rows(summary)]
+    said += luck(summary)
     said += [*more_tested(summary), *work(summary)]
     return [*said, *decision_lines(summary), *advice_lines(summary, most)]
 
@@ -404,6 +405,21 @@ def luck(summary: Summary) -> list[str]:
         "One run of each method: how much luck there is in training is not measured but assumed, and few verdicts can "
         "be sure. Several seeds measure it: --seeds 3."
     ]
+
+
+def mean_gains(summary: Summary) -> list[str]:
+    """A sentence on every method's gain over the bar, mean over the owners, with its interval."""
+    m, advice = measure(summary), summary["findings"]["recommendation"] or {}
+    told = [f"{name} {m.gain(one['gain'])} ({_ends(m, one)})" for name, one in advice.get("means", {}).items()]
+    if not told:
+        return []
+    sure = f"{100 * advice['level']:.3g}%"
+    return [f"The mean gain over the owners{m.unit}; all intervals hold together with {sure}: {', '.join(told)}."]
+
+
+def _ends(m: Measure, one: dict[str, float | None]) -> str:
+    lower, upper = ("no bound" if one[end] is None else m.gain(one[end]) for end in ("lower", "upper"))
+    return f"{lower} to {upper}"
 
 
 def enough_rows(summary: Summary) -> list[str]:
