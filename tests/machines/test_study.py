@@ -216,6 +216,44 @@ def test_a_site_that_is_away_is_left_out_and_comes_back(data: Path, tmp_path: Pa
     assert results["unjudged"] == {}  # though it may have no model of the very round that is deployed
 
 
+def test_a_site_that_missed_a_part_of_the_cross_fitting_decides_by_what_the_others_say(
+    data: Path, tmp_path: Path
+) -> None:
+    settings = SETTINGS | {"rounds": 2, "evaluate_every": 1, "set": {"guard": {"parts": 3}}}
+    study = Study(tuple(p.stem for p in data.glob("*.csv")), ("fedavg+guard",), settings, seeds=2)
+    post = Direct(study, data, tmp_path / "sites")
+
+    def ask(questions: dict[int, Question], patient: bool = False) -> Mapping[int, bytes | str]:
+        # The site says hello, and is then away for all rounds of one training.
+        runs = [json.loads(text).get("run") for text, _ in questions.values()]
+        post.dead = {1} if ["fedavg", 0, [1, 3]] in runs else set()
+        return post(questions, patient)
+
+    results = conduct(study, ask, tmp_path / "out")
+    assert results["unjudged"] == {}
+    away_site = study.sites[1]
+    assert not list((tmp_path / "sites" / away_site / study.name / "fedavg-part1of3-seed0").glob("model-*"))
+    found = read_json(tmp_path / "sites" / away_site / study.name / "verdict.json")["fedavg+guard"]
+    assert found["decision"]["deploys"] in ("local", "fedavg", "stack")
+    text = (tmp_path / "sites" / study.sites[0] / study.name / "verdict.txt").read_text()
+    assert " of 2 trainings; the model that is kept is the first one's." in text
+
+
+def test_a_verdict_says_which_training_was_too_short(data: Path, tmp_path: Path) -> None:
+    short = conduct(two := a_study(data, "fedavg", rounds=2), Direct(two, data, tmp_path / "s2"), tmp_path / "out2")
+    assert short["short"] == {"local": "not known", "fedavg": "not known"}
+    text = (tmp_path / "s2" / two.sites[0] / two.name / "verdict.txt").read_text()
+    assert "Whether 2 rounds were enough for training alone is not known" in text
+    slow = a_study(data, "fedavg", rounds=12, evaluate_every=1, lr=0.003)
+    improving = conduct(slow, Direct(slow, data, tmp_path / "s12"), tmp_path / "out12")
+    assert improving["short"] == {"local": "improving", "fedavg": "improving"}
+    text = (tmp_path / "s12" / slow.sites[0] / slow.name / "verdict.txt").read_text()
+    assert "Training alone was still improving after 12 rounds: a longer training may change the verdict." in text
+    done = a_study(data, "fedavg", rounds=60, evaluate_every=3, lr=0.3)
+    settled = conduct(done, Direct(done, data, tmp_path / "s60"), tmp_path / "out60")
+    assert settled["short"] == {}
+
+
 def test_the_sites_agree_on_what_one_table_would_be(data: Path, tmp_path: Path) -> None:
     study = a_study(data)
     conduct(study, Direct(study, data, tmp_path / "sites"), tmp_path / "out")

@@ -27,8 +27,9 @@ from fairlead.core import EngineError, Federation, Split, check_targets
 from fairlead.data.agreement import Agreed, Look, agree
 from fairlead.data.preparation import Preparation, Told
 from fairlead.data.preparation import agreed as prepared
-from fairlead.machines.site import AGREED, VERSION
-from fairlead.machines.study import Run, Study
+from fairlead.effort import Curve
+from fairlead.machines.site import AGREED, VERSION, Short
+from fairlead.machines.study import CONTROL, Run, Study
 from fairlead.rounds import federate
 from fairlead.runs.checkpoint import kept_round, load_snapshot, save_snapshot
 from fairlead.runs.files import read_json, read_table, write_json
@@ -39,6 +40,7 @@ logger = logging.getLogger(__name__)
 Question = tuple[str, bytes]  # a text, and the bytes of a message
 
 Progress = Callable[[str, int, int], None]  # called with the run, the round just done and all rounds
+FEWEST = 5  # evaluations that show whether a loss is still falling
 MOST_BYTES = 2**22  # of an answer before the first round: names of columns, categories and classes, and counts
 T = TypeVar("T")
 
@@ -69,8 +71,9 @@ def conduct(study: Study, post: Post, out: Path, progress: Progress | None = Non
         folder = out / "runs" / run.name
         train(study, run, asker, made_up(study, agreed, preparation, run), kept, folder, progress)
         kept[run.name] = kept_round(folder / "checkpoint.safetensors")
-    unjudged = asker.some("verdict", lambda k: {"study": study.name, "kept": kept})
-    results = summary(study, out, kept) | {"unjudged": unjudged, "exchange_seconds": asker.seconds}
+    short = {name: why for name in (CONTROL, *study.judged) if (why := too_short(study, name, out))}
+    unjudged = asker.some("verdict", lambda k: {"study": study.name, "kept": kept, "short": short})
+    results = summary(study, out, kept) | {"short": short, "unjudged": unjudged, "exchange_seconds": asker.seconds}
     write_json(out / "results.json", results)
     return results
 
@@ -261,6 +264,27 @@ def train(
         if progress:
             progress(run.name, round.round, plan.rounds)
     remote.close()
+
+
+def too_short(study: Study, method: str, out: Path) -> Short | None:
+    """Whether more rounds might have made a method better, by all sites' validation rows; None: they would not.
+
+    A verdict between two trainings of which one was not done may be the wrong way round.
+    """
+    if study.decision(method):
+        return None  # it has no rounds of its own, and its voices are judged by themselves
+    found = []
+    for seed in range(study.seeds):
+        losses: dict[int, list[tuple[float, int]]] = {}
+        records = out / "runs" / Run(method, seed).name / "records.parquet"
+        for r in rows_of(records, split="validation", model="personal"):
+            if r["n"] and np.isfinite(r["loss"]):
+                losses.setdefault(r["round"], []).append((r["loss"], r["n"]))
+        means = [sum(loss * n for loss, n in each) / sum(n for _, n in each) for _, each in sorted(losses.items())]
+        found.append(Curve(sorted(losses), means, stopped=False))
+    if min(len(curve.losses) for curve in found) < FEWEST:
+        return "not known"
+    return "improving" if any(curve.improving() for curve in found) else None
 
 
 def _event(what: str | None, who: str, round: int, why: str) -> dict[str, Any]:

@@ -12,8 +12,9 @@ import os
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 from pydantic import TypeAdapter, ValidationError
@@ -22,7 +23,7 @@ from torch import nn
 from fairlead.clients import Node, placed, wrapped
 from fairlead.clients.wire import Ask, pack_ask, unpack_ask, unpack_reply
 from fairlead.comparison.decisions import Answers, chosen, in_order, in_parts
-from fairlead.core import FairleadError, Federation, InputError, Layout, RunError, require
+from fairlead.core import FairleadError, Federation, InputError, Layout, RunError, Split, require
 from fairlead.data.agreement import Agreed, look, read_own, tell_own
 from fairlead.data.preparation import EVERYBODY, Preparation, scale_of, tell
 from fairlead.data.source import Source
@@ -42,6 +43,8 @@ Kept = dict[str, int]  # the round whose models are to be deployed, by the name 
 AGREED = TypeAdapter(Agreed)
 RUN = TypeAdapter(Run)
 KEPT = TypeAdapter(Kept)
+Short = Literal["improving", "not known"]  # whether a training would have gone on improving
+SHORT = TypeAdapter(dict[str, Short])
 VERSION = versions()["fairlead"]
 ANSWERED = ("greet", "train", "score")  # what a node does for a coordinator; outputs for single rows stay at the site
 FILE = "study.json"
@@ -64,7 +67,9 @@ class Site:
             "look": self._look,
             "tell": self._tell,
             "begin": self._begin,
-            "verdict": lambda asked: self._member(asked).verdict(_checked(KEPT, asked.get("kept"))),
+            "verdict": lambda asked: self._member(asked).verdict(
+                _checked(KEPT, asked.get("kept")), _checked(SHORT, asked.get("short"))
+            ),
         }
         try:
             asked = _question(question)
@@ -166,7 +171,12 @@ class Member:
         """What this site has in a training: its rows, all but a part of them, or what models say of such parts."""
         how = self.study.decision(run.method)
         if how is not None:
-            return in_order(*(self._answers(self.study.parts(how, run.seed, n), kept) for n in (how.parts, 2)))
+            crossed = [self.study.parts(how, run.seed, n) for n in (how.parts, 2)]
+            missing = [one.name for parts in chain(*crossed) for one in parts if not self._rounds(one.name)]
+            if missing:
+                logger.warning("%s was away for %s, and decides by what others say", self.site.name, ", ".join(missing))
+                return self._no_answers(len(how.voices))
+            return in_order(*(self._answers(parts, kept) for parts in crossed))
         if run.part is not None:
             which, count = run.part
             left = in_parts(self.federation, count, 0)[which]
@@ -178,10 +188,18 @@ class Member:
         said = [[[self._outputs(part, kept)] for part in parts] for parts in voices]
         return Answers(said, [self._samples(part, kept) for part in voices[0]])
 
-    def verdict(self, kept: Kept) -> dict[str, Any]:
+    def _no_answers(self, voices: int) -> Federation:
+        """What a site has to decide by that was away when a part was trained: nothing."""
+        own = self.federation
+        none = Split(own.test.x[:0], own.test.y[:0], torch.zeros_like(own.test.starts))
+        nothing = Answers([[[torch.zeros(0, own.outputs)]]] * voices, [replace(own, test=none)])
+        return in_order(nothing, nothing)
+
+    def verdict(self, kept: Kept, short: dict[str, Short]) -> dict[str, Any]:
         """Write for this site alone whether it is better or worse off than alone, and its models; nothing travels.
 
-        `kept` says for each run the round whose models are to be deployed.
+        `kept` says for each run the round whose models are to be deployed, `short` which trainings may have been too
+        short.
         """
         lines: list[str] = []
         found: dict[str, Any] = {}
@@ -189,9 +207,17 @@ class Member:
             one, why = self._judged(method, kept)
             found[method] = one.to_json() | {"why_metric": why}
             lines += told(one, method, why)
-            if self.study.decision(method):
-                found[method]["decision"] = own = self._decided(Run(method, 0), kept)
+            how = self.study.decision(method)
+            if how:
+                each = [self._decided(Run(method, seed), kept) for seed in range(self.study.seeds)]
+                found[method]["decision"] = own = each[0]
                 lines.append(f"  {decided(own, method, self.study.metric(self.federation.target_kind).metric.title)}")
+                same = sum(other["deploys"] == own["deploys"] for other in each)
+                if len(each) > 1:
+                    lines.append(f"  So in {same} of {len(each)} trainings; the model that is kept is the first one's.")
+            by = {name: short[name] for name in (how.voices if how else (CONTROL, method)) if name in short}
+            found[method]["short"] = by
+            lines += [f"  {cut_short(name, why, self.study.plan(0).rounds)}" for name, why in by.items()]
         for method in (CONTROL, *self.study.judged):
             self._write_model(method, kept)
         write_json(self.folder / "verdict.json", found)
@@ -262,8 +288,11 @@ class Member:
 
     def _nearest(self, run: str, round: int) -> int:
         """The round of this site's models that comes nearest; it may have been away when that one was scored."""
-        there = [int(path.stem.removeprefix("model-")) for path in (self.folder / run).glob("model-*.safetensors")]
-        return min(there, key=lambda t: (abs(t - round), t), default=round)
+        return min(self._rounds(run), key=lambda t: (abs(t - round), t), default=round)
+
+    def _rounds(self, run: str) -> list[int]:
+        """The rounds of a training of which this site has models."""
+        return [int(path.stem.removeprefix("model-")) for path in (self.folder / run).glob("model-*.safetensors")]
 
     def _in_units(self, values: torch.Tensor) -> Any:
         own = self.federation
@@ -294,6 +323,16 @@ def told(found: OwnerVerdict, method: str, why: str) -> list[str]:
     if found.training:
         lines.append(f"  Considered: the luck of the test rows, and {TRAINING[found.training]}.")
     return lines
+
+
+def cut_short(method: str, why: Short, rounds: int) -> str:
+    """A sentence on a training that may have been too short."""
+    many = f"{rounds} {'round' if rounds == 1 else 'rounds'}"
+    if why == "improving":
+        what = "Training alone" if method == CONTROL else method
+        return f"{what} was still improving after {many}: a longer training may change the verdict."
+    what = "training alone" if method == CONTROL else method
+    return f"Whether {many} were enough for {what} is not known: it was scored too few times to see."
 
 
 def decided(own: dict[str, Any], method: str, title: str) -> str:
