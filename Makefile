@@ -4,7 +4,7 @@ BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 INSTALL_MACHINES := .venv-machines/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints-machines.txt
 
-.PHONY: demo picture test test-machines audit lock clean
+.PHONY: demo picture test coverage test-machines audit lock clean
 
 demo: .venv/installed
 	$(BIN)/fairlead compare fedavg fedrep+confree ditto --data heart-disease --effort quick --out runs/demo
@@ -19,13 +19,17 @@ test: .venv/installed-dev
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/mypy
 	$(BIN)/mypy --config-file tests/mypy.ini
+	$(BIN)/pytest -n 2 --dist worksteal
+
+# The tests once more, with the lines counted: half as long again.
+coverage: .venv/installed-dev
 	$(BIN)/pytest -n 2 --dist worksteal --cov=fairlead --cov-report=
 	@echo "Coverage: the tests ran $$($(BIN)/coverage report --format=total)% of the lines in src/fairlead"
 
 # Flower, NVFlare and Ray have an environment of their own, since Flower wants older versions of typer and rich. The tests wait
-# for Flower more than they compute.
+# for Flower more than they compute. What needs none of them is in `make test`.
 test-machines: .venv-machines/installed
-	.venv-machines/bin/pytest -n 2 --dist loadgroup tests/machines
+	.venv-machines/bin/pytest -n 3 --dist loadgroup tests/machines --ignore tests/machines/test_study.py --ignore tests/machines/test_waits.py
 
 # Known weaknesses of the packages in requirements.lock; nothing of them is installed for it.
 audit: .venv/bin/python

@@ -210,7 +210,9 @@ def main() -> int:
         honest_table(asked.honest)
         return 0
     methods = [name for name in METHODS if name != "local"]
-    names = asked.methods.split(",") if asked.methods else [*(f"fedavg{stage}" for stage in STAGES), NEAREST, *methods[1:]]
+    names = (
+        asked.methods.split(",") if asked.methods else [*(f"fedavg{stage}" for stage in STAGES), NEAREST, *methods[1:]]
+    )
     for scenario in asked.only.split(","):
         table(scenario, names, attacks, seeds)
         fault_table(scenario, [n for n in names if "+" not in n], seeds)

@@ -182,6 +182,25 @@ def test_training_luck_that_owners_share_does_not_average_out() -> None:
     assert many.p_value() > 0.1
 
 
+def test_runs_that_move_all_owners_together_make_the_mean_less_sure() -> None:
+    together = np.array([-0.05, 0.0, 0.05])
+
+    def moved(by: np.ndarray) -> Evidence:
+        own = Evidence(gain=0.02, rows=200, spread=0.1, step=1.0, jump=1.0, training=1e-4, within=0.1)
+        return replace(own, gain=0.02 + float(by.mean()), runs=tuple((0.02 + float(x),) for x in by))
+
+    joint, single = mean_of([moved(together)] * 39), mean_of([moved(np.roll(together, k)) for k in range(39)])
+    assert joint.training > 20 * single.training
+    assert joint.training == pytest.approx(float(together.var(ddof=1)) / 3, rel=0.7)
+
+
+def test_owners_that_were_not_in_every_run_do_not_say_how_much_runs_differ() -> None:
+    whole = Evidence(0.1, 100, 0.04, 1.0, 1.0, runs=((0.1, 0.12, 0.08, 0.1, 0.1),), within=0.04)
+    small = replace(whole, rows=3, runs=((0.9, 0.0, -0.9),))
+    assert mean_of([whole, whole, small]).training == pytest.approx(mean_of([whole, whole]).training, rel=5)
+    assert mean_of([whole, whole, small]).variance(0.1) > mean_of([whole, whole]).variance(0.1)
+
+
 def test_the_mean_of_owners_of_unequal_size_has_the_variance_of_their_mean() -> None:
     sizes, spreads = (10, 1000, 50), (0.2, 0.05, 0.1)
     own = [Evidence(0.1, n, s, 1.0, 1.0, limit=1.0) for n, s in zip(sizes, spreads, strict=True)]

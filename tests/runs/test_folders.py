@@ -35,7 +35,7 @@ def same_bits(a: Path, b: Path, run: str) -> None:
 
 
 def test_killed_at_any_moment_it_ends_with_the_same_bits(tmp_path: Path) -> None:
-    settings = "clients=4, rounds=120, evaluate_every=20, engine='loop', model='logistic', participation=0.5"
+    settings = "clients=4, rounds=60, evaluate_every=20, engine='loop', model='logistic', participation=0.5"
     # Checkpoints after every round, so that kills fall inside writes too.
     program = (
         "import sys, fairlead; from fairlead.runs import run; run.CHECKPOINT_SECONDS = 0.0;"

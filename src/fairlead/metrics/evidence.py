@@ -48,6 +48,8 @@ class Evidence:
     training: float = 0.0  # variance of the gain from training luck
     training_spread: float = 0.0  # variance of that estimate
     limit: float = math.inf  # differences lie within ± limit
+    runs: tuple[tuple[float, ...], ...] = ()  # the gain of every run: by repeat, then by fold
+    within: float = 0.0  # the variance of a row's difference within a run
 
     def variance(self, supposed: float) -> float:
         """Of the gain, if the true difference were `supposed`."""
@@ -123,8 +125,8 @@ def _detectable(e: Evidence, lower: float, upper: float) -> float:
 def mean_of(found: Sequence[Evidence]) -> Evidence:
     """What several owners' differences say of their mean, in which every owner counts alike.
 
-    Rows of different owners are independent. Training luck may be the same for all of them, since they share models,
-    and is taken as if it were.
+    Rows of different owners are independent. Training luck need not be, since owners share models: how much the mean
+    itself differs from run to run says how large it is. With one run it is taken to be the same for all owners.
 
     >>> one = Evidence(gain=0.1, rows=100, spread=0.04, step=1.0, jump=1.0, training=0.0025)
     >>> four = mean_of([one] * 4)
@@ -134,19 +136,47 @@ def mean_of(found: Sequence[Evidence]) -> Evidence:
     rows, spread = (np.array([getattr(e, name) for e in found], dtype=np.float64) for name in ("rows", "spread"))
     share = 1 / (len(found) ** 2 * rows)  # of an owner's row variance in the variance of the mean
     count = max(round(1 / float(share.sum())), 1)
-    own = {name: count * float(share @ [getattr(e, name) for e in found]) for name in ("spread", "step", "weight")}
+    names = ("spread", "step", "weight", "within")
+    own = {name: count * float(share @ [getattr(e, name) for e in found]) for name in names}
     third = float((np.array([e.skew for e in found]) * spread**1.5 / (len(found) ** 3 * rows**2)).sum())
-    luck, doubt = (np.array([getattr(e, name) for e in found]) for name in ("training", "training_spread"))
+    luck, doubt = _luck_of_mean(found, count, own["within"], float(rows.sum()))
     return Evidence(
         gain=float(np.mean([e.gain for e in found])),
         rows=count,
-        **own,
+        spread=own["spread"],
+        step=own["step"],
+        weight=own["weight"],
+        within=own["within"],
         jump=min(e.jump for e in found),
         skew=third * count**2 / own["spread"] ** 1.5 if own["spread"] > 0 else 0.0,
-        training=float(np.sqrt(luck).mean()) ** 2,
-        training_spread=float(np.sqrt(doubt).mean()) ** 2,
+        training=luck,
+        training_spread=doubt,
         limit=max(e.limit for e in found),
     )
+
+
+def _luck_of_mean(found: Sequence[Evidence], count: int, within: float, rows: float) -> tuple[float, float]:
+    """The variance of the owners' mean from training luck, and the variance of that estimate.
+
+    `within` is the variance of a row within a run, of which `count` rows make the mean as sure as it is.
+    """
+    most = max((np.shape(e.runs) for e in found), default=())
+    runs = np.array([e.runs for e in found if np.shape(e.runs) == most])  # owners that were in every run
+    if runs.ndim < 3 or runs[0].size < 2 or within <= 0:
+        luck, doubt = (np.array([getattr(e, name) for e in found]) for name in ("training", "training_spread"))
+        return float(np.sqrt(luck).mean()) ** 2, float(np.sqrt(doubt).mean()) ** 2
+    means = runs.mean(0)  # (repeats, folds)
+    repeats, folds = means.shape
+    if folds > 1:
+        between, freedom = float(means.var(1, ddof=1).mean()), repeats * (folds - 1)
+        overlap = (1 / repeats + 1 / (folds - 1)) / folds
+    else:
+        between, freedom, overlap = float(means.var(ddof=1)), repeats - 1, 1 / repeats
+    of_run = count / folds
+    ratio = Ratio(between * of_run / within, freedom, max(rows - len(found), 1.0), of_run)
+    (share,), (doubt,) = training_shares([[ratio]])
+    factor = overlap * within
+    return factor * float(share), factor**2 * float(doubt)
 
 
 def _hall(t: Floats | float, skew: Floats | float) -> Floats:

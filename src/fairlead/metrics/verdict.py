@@ -100,7 +100,13 @@ class OwnerVerdict:
         found = (
             None
             if kept is None
-            else Evidence(**{**kept, "limit": math.inf if kept["limit"] is None else kept["limit"]})
+            else Evidence(
+                **{
+                    **kept,
+                    "limit": math.inf if kept["limit"] is None else kept["limit"],
+                    "runs": tuple(map(tuple, kept.get("runs", ()))),
+                }
+            )
         )
         return cls(**{**plain, "evidence": found})
 
@@ -236,9 +242,19 @@ def _evidence(tables: dict[str, _Table], twins: dict[str, _Table], metric: Metri
                 training=factor * float(share[k]),
                 training_spread=factor**2 * float(doubt[k]),
                 limit=1.0 if metric.bounded else math.inf,
+                runs=_run_gains(t),
+                within=scale,
             )
         )
     return found
+
+
+def _run_gains(t: _Table) -> tuple[tuple[float, ...], ...]:
+    """The gain of every run: by repeat, then by fold."""
+    return tuple(
+        tuple(float(rows[folds == fold].mean()) for fold in np.unique(folds))
+        for rows, folds in zip(t.rows, t.folds, strict=True)
+    )
 
 
 UNSEEN = 1.5  # twins show the control's luck only; the method's may be larger
