@@ -169,6 +169,8 @@ def test_each_site_decides_by_itself_as_in_one_place(data: Path, tmp_path: Path)
         if own["deploys"] == "local":
             assert (model(rows)["disease"] == single(rows)["disease"]).all()
             assert found["fedavg+guard"]["method_score"] == found["fedavg+guard"]["control_score"]
+            assert found["fedavg+guard"]["verdict"] == "no difference found"
+            assert "It deploys the very model that was trained alone" in text
         else:
             assert 0 < own["worse"] <= 0.45
     assert len(deployed) > 1  # some stay alone and some do not

@@ -30,6 +30,7 @@ from fairlead.data.source import Source
 from fairlead.machines.study import CONTROL, SITE, Run, Study
 from fairlead.methods.voices import Weigh, rows_together
 from fairlead.metrics import TRAINING, OwnerPairs, OwnerVerdict, PairedRun, judge
+from fairlead.metrics.verdict import NO_DIFFERENCE
 from fairlead.prediction.export import write_model
 from fairlead.prediction.predict import Predictor
 from fairlead.runs.deployment import describe
@@ -205,11 +206,14 @@ class Member:
         found: dict[str, Any] = {}
         for method in self.study.judged:
             one, why = self._judged(method, kept)
+            how = self.study.decision(method)
+            each = [self._decided(Run(method, seed), kept) for seed in range(self.study.seeds)] if how else []
+            if each and all(decision["deploys"] == CONTROL for decision in each):
+                same = "It deploys the very model that was trained alone: nothing is gained and nothing is lost."
+                one = replace(one, verdict=NO_DIFFERENCE, gain=0.0, lower=0.0, upper=0.0, more_rows=None, why=same)
             found[method] = one.to_json() | {"why_metric": why}
             lines += told(one, method, why)
-            how = self.study.decision(method)
             if how:
-                each = [self._decided(Run(method, seed), kept) for seed in range(self.study.seeds)]
                 found[method]["decision"] = own = each[0]
                 lines.append(f"  {decided(own, method, self.study.metric(self.federation.target_kind).metric.title)}")
                 same = sum(other["deploys"] == own["deploys"] for other in each)
