@@ -16,7 +16,7 @@ from torch import nn
 
 import fairlead
 from fairlead.clients import InProcess, engine
-from fairlead.comparison.assess import answered, owners_of
+from fairlead.comparison.assess import FOLD, answered, owners_of
 from fairlead.comparison.findings import Answers
 from fairlead.core import Federation, Plan, Training
 from fairlead.data import Source
@@ -88,8 +88,8 @@ class Twins:
         materials = [Material(experiment, federation) for federation in federations]
         runs = [
             [
-                dataclasses.replace(alone(m.federation, self.training, self.rounds, m.module(seed), seed), fold=i)
-                for i, m in enumerate(materials)
+                dataclasses.replace(alone(m.federation, self.training, self.rounds, m.module(own), own), fold=i)
+                for i, (m, own) in enumerate((m, seed + FOLD * i) for i, m in enumerate(materials))
             ]
             for seed in range(1000 * division, 1000 * division + count)
         ]

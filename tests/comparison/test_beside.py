@@ -21,6 +21,7 @@ from fairlead.catalogue import parse
 from fairlead.comparison import assess, beside
 from fairlead.core.errors import RunError
 from fairlead.runs import run
+from fairlead.runs.files import read_json
 from fairlead.runs.summary import read_summary
 
 
@@ -166,3 +167,17 @@ def test_a_method_that_is_added_leaves_the_tools_as_they_are(
     compared(table, tmp_path / "out", methods=["fedavg", "ditto", "fedprox"])
     with pytest.raises(AssertionError, match="trained again"):
         compared(table, tmp_path / "out", fresh=True)
+
+
+def test_folds_start_from_weights_of_their_own_but_draw_the_same_newcomers(table: Path, tmp_path: Path) -> None:
+    """Folds from the same first weights would be lucky or unlucky together, and their differences would not show it."""
+
+    def seeds(folder: Path) -> list[int]:
+        runs = sorted(folder.glob("runs/fold*/final0/fedavg/**/settings.json"))
+        return [read_json(path)["seed"] for path in runs]
+
+    apart, held = tmp_path / "apart", tmp_path / "held"
+    compared(table, apart, methods=["fedavg"])
+    assert seeds(apart) == [0, assess.FOLD]
+    compared(table, held, methods=["fedavg"], unseen=0.4)
+    assert seeds(held) == [0, 0]

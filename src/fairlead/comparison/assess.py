@@ -50,6 +50,7 @@ from fairlead.settings import Experiment
 
 HALVES = 2  # parts that tell how a gain changes with the number of rows
 TWIN = 1_000_003  # what is added to a seed for a twin
+FOLD = 10_007  # what is added to a seed for each further fold
 POOLED = "pooled"
 
 
@@ -93,6 +94,16 @@ class Bench:
             self._methods[name] = fingerprint(self.entries[name])
         return dataclasses.replace(job, made=job.made | {"method": self._methods[name]})
 
+    def seed_in(self, fold: Fold, repeat: int = 0) -> int:
+        """The seed of trainings in a fold.
+
+        Folds with the same first weights would be lucky or unlucky together, and their differences would not show it.
+        Who is new, hostile or failing is drawn from the seed too, and stays the same in all folds.
+        """
+        e = self.experiment
+        drawn = bool(e.unseen or e.attack or e.faults)
+        return self.seed + TWIN * repeat + (0 if drawn else FOLD * fold.number)
+
     def parts(self, fold: Fold, count: int, validated: bool) -> list[Federation]:
         """The fold's rows without each of their parts, cut once for all methods; see `decisions.in_parts`."""
         key = (fold.number, count, validated)
@@ -113,7 +124,7 @@ def check_folder(bench: Bench, folds: Sequence[Fold]) -> None:
         for name in bench.entries:
             if decision(name, bench.experiment.options) is not None:
                 continue  # it is made from the others
-            job = bench.job(f"fold{fold.number}/choose", name, fold.chooses, bench.seed)
+            job = bench.job(f"fold{fold.number}/choose", name, fold.chooses, bench.seed_in(fold))
             for path in sorted(job.folder.glob("*/settings.json")):
                 check_same(dataclasses.replace(job, folder=path.parent), SEARCHED)
 
@@ -133,8 +144,7 @@ def trained(bench: Bench, name: str, fold: Fold, repeats: int, place: str = "") 
     chosen_in, choice = chosen(bench, name, fold, place)
 
     def final(repeat: int, federation: Federation) -> Job:
-        seed = bench.seed + TWIN * repeat
-        job = decided(bench.job(f"{place}/final{repeat}", name, federation, seed), choice)
+        job = decided(bench.job(f"{place}/final{repeat}", name, federation, bench.seed_in(fold, repeat)), choice)
         result(job, None, bench.tell(name, choice.round))
         return job
 
@@ -148,7 +158,7 @@ def trained(bench: Bench, name: str, fold: Fold, repeats: int, place: str = "") 
 
 def chosen(bench: Bench, name: str, fold: Fold, place: str) -> tuple[Job, Choice]:
     """The run that was best on validation rows, and its step size and number of rounds."""
-    return tune(bench, bench.job(f"{place}/choose", name, fold.chooses, bench.seed))
+    return tune(bench, bench.job(f"{place}/choose", name, fold.chooses, bench.seed_in(fold)))
 
 
 def weighed(bench: Bench, name: str, fold: Fold, done: Mapping[str, Trained], metric: Metric) -> Trained:
@@ -177,7 +187,7 @@ def weighed(bench: Bench, name: str, fold: Fold, done: Mapping[str, Trained], me
 def without(bench: Bench, fold: Fold, voice: str, one: Trained, j: int, count: int) -> Job:
     """A method trained again without the j-th of so many parts of the rows, with what it had chosen."""
     part = bench.parts(fold, count, not one.refitted)[j]
-    job = decided(bench.job(f"fold{fold.number}/part{j}of{count}", voice, part, bench.seed), one.choice)
+    job = decided(bench.job(f"fold{fold.number}/part{j}of{count}", voice, part, bench.seed_in(fold)), one.choice)
     result(job, None, bench.tell(voice, one.choice.round))
     return job
 
