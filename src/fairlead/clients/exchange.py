@@ -122,12 +122,23 @@ def _lengths(flat: Tensor, some: slice) -> Tensor:
 MODELS = ("w", "theta")  # what methods call a reply that is a model or its change, whatever the message calls it
 
 
-def unsound(ids: Tensor, states: Named, replies: Named, message: Named) -> dict[int, str]:
+def batches(training: Training, sizes: Tensor) -> Tensor:
+    """How many batches clients of these sizes go over in a round, as the local epochs count; (C,)."""
+    if training.steps:
+        return torch.full_like(sizes, training.steps)
+    return training.epochs * -(-sizes // training.batch_size)
+
+
+def unsound(
+    ids: Tensor, states: Named, replies: Named, message: Named, batches: Tensor | None = None
+) -> dict[int, str]:
     """Whose rows the server must not use, and why: numbers that are not finite, or far outside what the others send.
 
     Finite must be states and replies. Lengths are compared of replies that are models, parts of them or their changes:
     those that the message has too, and `MODELS`. Counts and other measures of a client's data may differ by any factor.
+    A client that goes over k times as many `batches`, (C,), as is usual goes k times as far, and may.
     """
+    more = torch.ones(len(ids)) if batches is None else (batches / batches.median().clamp(min=1)).clamp(min=1.0)
     found = {id(x): lengths(x) for x in (*states.values(), *replies.values()) if x.is_floating_point()}
     sound = torch.ones(len(ids), dtype=torch.bool)
     for length in found.values():  # what is both kept and sent is looked at once
@@ -135,7 +146,7 @@ def unsound(ids: Tensor, states: Named, replies: Named, message: Named) -> dict[
     absent = dict.fromkeys(ids[~sound].tolist(), NOT_FINITE)
     for name, x in replies.items():
         if x.is_floating_point() and (name in message or name in MODELS):
-            length = found[id(x)].where(sound, 0.0)
+            length = found[id(x)].where(sound, 0.0) / more
             for i in far_out(length, sound).nonzero()[:, 0].tolist():
                 times = float(length[i] / length[length > 0].median())
                 why = f"reply is far outside what the others send ('{name}' is {times:.0e} times as long as usual)"

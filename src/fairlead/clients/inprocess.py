@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from fairlead.clients.door import Answer, Greeting, Saved
-from fairlead.clients.exchange import Exchange, first_state, gradient_samples, outputs, scored_splits, unsound
+from fairlead.clients.exchange import Exchange, batches, first_state, gradient_samples, outputs, scored_splits, unsound
 from fairlead.clients.pool import Engine, Pool, Work
 from fairlead.clients.states import States, StateStore
 from fairlead.core.device import on_host, to_host
@@ -93,7 +93,7 @@ class InProcess:
         before = self._running().passes
         with threads(1):  # the workers have the cores; OpenMP's threads would wait for more, in a loop, on them
             states, replies = self._ask(self._exchange.train, ids, round, self._states.get(ids), message)
-            absent = unsound(ids, states, replies, message)
+            absent = unsound(ids, states, replies, message, batches(self._training, self._federation.train.sizes[ids]))
             if absent:
                 sound = torch.tensor([k not in absent for k in ids.tolist()])
                 ids, states, replies = ids[sound], _rows(states, sound), _rows(replies, sound)

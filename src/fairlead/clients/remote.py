@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from fairlead.clients.door import Answer, Greeting, Saved
-from fairlead.clients.exchange import Exchange, first_state, gradient_samples, outputs, scored_splits, unsound
+from fairlead.clients.exchange import Exchange, batches, first_state, gradient_samples, outputs, scored_splits, unsound
 from fairlead.clients.node import SPLITS
 from fairlead.clients.pool import Pool, Work, engine
 from fairlead.clients.wire import AHEAD, Ask, Reply, pack_ask, row_for, unpack_reply
@@ -103,7 +103,8 @@ class Remote:
             more = self._ask(Ask(self._run, "train", round), others, message, wanted)
             came = Came(came.sound | more.sound, came.absent | more.absent)
         answer = came.answer(wanted)
-        bad = unsound(answer.ids, {}, answer.rows, message)
+        work = batches(self._training, self.samples["train"][answer.ids])
+        bad = unsound(answer.ids, {}, answer.rows, message, work)
         absent = dict(answer.absent) | bad
         for k, why in bad.items():
             self._notice(k, Ask(self._run, "train", round), why)

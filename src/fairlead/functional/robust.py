@@ -44,7 +44,7 @@ def trimmed_mean(updates: Tensor, share: float = 0.1) -> Tensor:
 
 
 # Far outside: beyond so many times the usual length, and so many robust deviations of the lengths' logarithms.
-FAR_TIMES = 100.0
+FAR_TIMES = 30.0
 FAR_DEVIATIONS = 6.0
 FEWEST = 5  # lengths among which one can be called unusual
 
@@ -56,7 +56,7 @@ def far_out(lengths: Tensor, known: Tensor | None = None) -> Tensor:
     lengths can be anything. Of fewer than five nothing can be said, and a short one is never far out. `known` (m,)
     leaves out those that do not count.
 
-    >>> far_out(torch.tensor([1.0, 2.0, 0.5, 40.0, 1e6])).tolist()
+    >>> far_out(torch.tensor([1.0, 2.0, 0.5, 20.0, 1e6])).tolist()
     [False, False, False, False, True]
     >>> far_out(torch.tensor([1.0, 2.0, 1e6])).tolist()
     [False, False, False]

@@ -414,7 +414,7 @@ def mean_gains(summary: Summary) -> list[str]:
     if not told:
         return []
     sure = f"{100 * advice['level']:.3g}%"
-    return [f"The mean gain over the owners{m.unit}; all intervals hold together with {sure}: {', '.join(told)}."]
+    return [f"The mean gain over the owners{m.unit}, with {sure} intervals that hold together: {', '.join(told)}."]
 
 
 def _ends(m: Measure, one: dict[str, float | None]) -> str:
