@@ -129,8 +129,9 @@ def test_another_arithmetic_and_a_folder_without_identity_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fairlead.compare(["fedavg"], out=tmp_path, **SMALL)
+    now = identity.ARITHMETIC
     monkeypatch.setattr(identity, "ARITHMETIC", 99)
-    with pytest.raises(fairlead.RunError, match=r"computes other numbers \(arithmetic: 3 there, 99 here\)"):
+    with pytest.raises(fairlead.RunError, match=rf"computes other numbers \(arithmetic: {now} there, 99 here\)"):
         fairlead.compare(["fedavg"], out=tmp_path, **SMALL)
     monkeypatch.undo()
     path = tmp_path / "runs" / "fedavg-seed0" / "settings.json"

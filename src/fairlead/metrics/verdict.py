@@ -89,8 +89,9 @@ class OwnerVerdict:
     def to_json(self) -> dict[str, Any]:
         """Plain data; numbers without a bound are None."""
         plain = asdict(self)
-        if self.evidence and math.isinf(self.evidence.limit):
-            plain["evidence"]["limit"] = None
+        if self.evidence:
+            plain["evidence"]["limit"] = if_finite(self.evidence.limit)
+            plain["evidence"]["runs"] = list(map(list, self.evidence.runs))
         return plain
 
     @classmethod
