@@ -29,7 +29,7 @@ coverage: .venv/installed-dev
 # Flower, NVFlare and Ray have an environment of their own, since Flower wants older versions of typer and rich. The tests wait
 # for Flower more than they compute. What needs none of them is in `make test`.
 test-machines: .venv-machines/installed
-	.venv-machines/bin/pytest -n 3 --dist loadgroup tests/machines --ignore tests/machines/test_study.py --ignore tests/machines/test_waits.py
+	.venv-machines/bin/pytest -n 2 --dist loadgroup tests/machines --ignore tests/machines/test_study.py --ignore tests/machines/test_waits.py
 
 # Known weaknesses of the packages in requirements.lock; nothing of them is installed for it.
 audit: .venv/bin/python
