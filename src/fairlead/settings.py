@@ -76,6 +76,7 @@ class Settings(BaseModel):
     label: str | None = Field(None, description="Label column of a table; several yes/no labels as a,b,c.")
     event: str | None = Field(None, description="Makes the label a time: column that says whether the event came then.")
     column: str | None = Field(None, description="Column that names the owner of a sample, for --split column.")
+    group: str | None = Field(None, description="Column that says whom a row is about, e.g. patient: kept together.")
     task: str | None = Field(None, description="Whether a table's label is one of classes or a quantity.")
     positive: str | None = Field(None, description="Makes two classes of a table's label: '>0', yes or 'a|b'.")
     drop: str | tuple[str, ...] | None = Field(None, description="Columns of a table to leave out, e.g. visit,notes.")
@@ -381,11 +382,13 @@ def _refuse_idle(given: dict[str, Any], experiment: Experiment, own: str | None)
     digits = who.data == "digits" and own is None
     table = own is None and (who.data in EXAMPLES or bool(table_files(who.data)))
     of_table = dict.fromkeys(("event", "task", "positive", "drop", "numeric", "words"), (table, "a table"))
+    columns = table or who.split == "column"
     needs = {
         "beta": (who.split == "dirichlet", "split 'dirichlet'"),
         "classes_per_client": (who.split in ("pathological", "consecutive"), "split 'pathological' or 'consecutive'"),
         "skew": (who.split == "quantity", "split 'quantity'"),
-        "column": (not digits and (table or who.split == "column"), "a table, or split 'column' and data with columns"),
+        "column": (not digits and columns, "a table, or split 'column' and data with columns"),
+        "group": (not digits and (columns or own is not None), "a table, or data with columns"),
         "fractions": (who.samples is None, "a scenario that does not fix the samples of every client"),
         "angle": (who.shift == "rotation", "shift 'rotation'"),
         "decay": (experiment.training.schedule == "exponential", "schedule 'exponential'"),

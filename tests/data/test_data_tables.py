@@ -286,7 +286,7 @@ def test_several_labels(tmp_path: Path) -> None:
         ("age,age,label\n1,2,3\n", {}, "two columns are called age"),
         ("age,label\n1,0\n", {"column": "label"}, "cannot be both"),
         ("age,label\n1,0\n", {"drop": ("agee",)}, "--drop: a.csv has no column 'agee'; did you mean 'age'"),
-        ("age,label\n1,0\n", {"drop": ("label",)}, "is the label or the owner"),
+        ("age,label\n1,0\n", {"drop": ("label",)}, "is the label, the owner or the group"),
         ("age,label\n1,a\n2,b\n", {"task": "quantity"}, "a row holds 'a'; use --task classes"),
         ("age,label\n1,a\n2,b\n", {"task": "class"}, "unknown task 'class'; did you mean 'classes'"),
         ("x,label\n" + "\n".join(f"{i % 7},w{i}" for i in range(90)), {}, "90 different values in 90 rows, too many"),

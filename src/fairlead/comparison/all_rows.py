@@ -76,6 +76,7 @@ def joined(federation: Federation) -> Federation:
     train, test = federation.train, federation.test
     both = [(k, split) for k in range(federation.clients) for split in (train, test)]
     pieces = [(split, slice(int(split.starts[k]), int(split.starts[k + 1]))) for k, split in both]
-    x, y, rows = (torch.cat([getattr(split, part)[where] for split, where in pieces]) for part in ("x", "y", "rows"))
-    none = Split(test.x[:0], test.y[:0], torch.zeros_like(test.starts), test.rows[:0])
-    return dataclasses.replace(federation, train=Split(x, y, train.starts + test.starts, rows), test=none)
+    names = ("x", "y", "rows", "groups")
+    x, y, rows, groups = (torch.cat([getattr(split, name)[where] for split, where in pieces]) for name in names)
+    none = Split(test.x[:0], test.y[:0], torch.zeros_like(test.starts), test.rows[:0], test.groups[:0])
+    return dataclasses.replace(federation, train=Split(x, y, train.starts + test.starts, rows, groups), test=none)

@@ -426,13 +426,14 @@ def _apart(federation: Federation, split: str, outputs: Tensor) -> Answers:
 
 def answered(federation: Federation, split: Split, outputs: Sequence[Tensor]) -> Answers:
     """Outputs for a split with its row numbers and targets, quantities in their own unit."""
-    rows, y, given = [], [], []
+    rows, y, given, groups = [], [], [], []
     for k, out in enumerate(outputs):
         a, b = int(split.starts[k]), int(split.starts[k + 1])
+        groups.append(split.groups[a:b].numpy())
         rows.append((split.rows if len(split.rows) else torch.arange(len(split.y)))[a:b].numpy())
         y.append(in_units(federation, k, split.y[a:b]))
         given.append(in_units(federation, k, out))
-    return Answers(rows, y, given)
+    return Answers(rows, y, given, groups=groups)
 
 
 def in_units(federation: Federation, client: int, values: Tensor) -> Array:

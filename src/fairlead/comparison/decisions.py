@@ -25,7 +25,8 @@ from torch import Tensor
 
 from fairlead.clients import KEPT, InProcess, States, wrapped
 from fairlead.core import Federation, Layout, NeedsValidationError, Plan, RunError, Split
-from fairlead.data.folds import divide, owner_stream
+from fairlead.data.folds import divide, group_means, owner_stream
+from fairlead.data.partition import Index
 from fairlead.functional import voice_outputs
 from fairlead.methods import Decision
 from fairlead.methods.voices import ROUNDS, Weigh, decide, rows_together
@@ -66,19 +67,27 @@ def in_parts(federation: Federation, count: int, seed: int, validation: float = 
     train = federation.train
     cuts: list[list[Tensor]] = []  # by client and part: positions among the train rows
     held: list[list[Tensor]] = []  # to look at while training, from the other rows
-    for k, n in enumerate(train.sizes.tolist()):
+    for k in range(federation.clients):
         name = federation.names[k] if federation.names else str(k)
-        rows, y = np.arange(n), train.client(k)[1].double().numpy()
+        group = _groups(train, k)  # what stays together
+        y = group_means(group, train.client(k)[1].double().numpy())
+        n, units = len(y), np.arange(len(y))
         sizes = np.array([n // count + (j < n % count) if n > 1 else 0 for j in range(count)])
-        parts = divide(rows, y, sizes, owner_stream(seed, name, PARTS, count))
-        cuts.append([torch.from_numpy(np.sort(part)) for part in parts])
+        parts = divide(units, y, sizes, owner_stream(seed, name, PARTS, count))
+        cuts.append([torch.from_numpy(np.flatnonzero(np.isin(group, part))) for part in parts])
         held.append([])
         for j, part in enumerate(parts):
-            others = np.setdiff1d(rows, part)
+            others = np.setdiff1d(units, part)
             few = np.array([min(max(round(validation * len(others)), 1), len(others) - 1)]) if validation else [0]
             (some,) = divide(others, y, np.array(few), owner_stream(seed, name, PARTS, count, j))
-            held[k].append(torch.from_numpy(np.sort(some)))
+            held[k].append(torch.from_numpy(np.flatnonzero(np.isin(group, some))))
     return [_without(federation, [c[j] for c in cuts], [h[j] for h in held]) for j in range(count)]
+
+
+def _groups(split: Split, client: int) -> Index:
+    """The group of each of a client's rows, counted from 0; a row is a group of its own where nothing else is said."""
+    a, b = int(split.starts[client]), int(split.starts[client + 1])
+    return np.unique(split.groups[a:b], return_inverse=True)[1] if len(split.groups) else np.arange(b - a)
 
 
 def _without(federation: Federation, part: list[Tensor], held: list[Tensor]) -> Federation:
@@ -92,8 +101,8 @@ def _without(federation: Federation, part: list[Tensor], held: list[Tensor]) -> 
     def taken(positions: list[Tensor]) -> Split:
         index = torch.cat([train.starts[k] + p for k, p in enumerate(positions)])
         starts = torch.tensor([0, *(len(p) for p in positions)]).cumsum(0)
-        rows = train.rows[index] if len(train.rows) else train.rows
-        return Split(train.x[index], train.y[index], starts, rows)
+        rows, groups = (ids[index] if len(ids) else ids for ids in (train.rows, train.groups))
+        return Split(train.x[index], train.y[index], starts, rows, groups)
 
     return dataclasses.replace(federation, train=taken(rest), validation=taken(held), test=taken(part))
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import product
 from typing import Any, Literal
 
@@ -45,6 +45,7 @@ class Answers:
     fold: int = 0
     repeat: int = 0
     validation: float | None = None  # the metric's mean over owners on the rows that choices were made with
+    groups: list[Array] = field(default_factory=list)  # (n,) whom each row is about; empty where rows are independent
 
 
 @dataclass(frozen=True)
@@ -179,7 +180,8 @@ def paired(owners: Sequence[str], ours: Sequence[Answers], theirs: Sequence[Answ
         a, b = our[fold, repeat % our_count], their[fold, repeat % their_count]
         for k, runs in enumerate(found):
             if len(a.rows[k]):
-                runs.append(PairedRun(a.rows[k], a.y[k], a.outputs[k], b.outputs[k], repeat, fold))
+                groups = a.groups[k] if a.groups else ()
+                runs.append(PairedRun(a.rows[k], a.y[k], a.outputs[k], b.outputs[k], repeat, fold, groups))
     return [OwnerPairs(name, runs) for name, runs in zip(owners, found, strict=True) if runs]
 
 

@@ -97,6 +97,7 @@ class Split:
     y: Tensor  # (samples,) class numbers or quantities, (samples, labels), or (samples, 2) time and event
     starts: Tensor  # (N + 1,) int64; client k owns rows starts[k] to starts[k + 1]
     rows: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))  # (samples,) rows of the source
+    groups: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))  # (samples,) whom a row is about
 
     @property
     def sizes(self) -> Tensor:

@@ -25,7 +25,7 @@ from fairlead.data.partition import Index
 from fairlead.data.preparation import Told, tell
 from fairlead.data.source import Source, Table
 from fairlead.data.sources import load
-from fairlead.data.tables import Reading, complete, frame_of, label_columns, name_of
+from fairlead.data.tables import Reading, complete, frame_of, group_numbers, label_columns, name_of
 from fairlead.data.targets import found_classes, read_target
 
 FEW = 3  # rows; what fewer have is not told
@@ -77,7 +77,7 @@ def look(data: str | Path, how: Reading) -> Look:
     columns = tuple(
         _own_column(find(name, frame[name], None, said), frame[name])
         for name in frame.columns
-        if name not in labels and name != how.column
+        if name not in labels and name not in (how.column, how.group)
     )
     task, classes = found_classes(frame, labels, how.task, how.positive)
     return Look(columns, tuple(labels), task, classes, ())
@@ -90,6 +90,8 @@ def _rows(files: Sequence[Path], how: Reading) -> tuple[pd.DataFrame, list[str],
         frame = frame.drop(columns=OWNER)
     name = name_of(files)
     labels = label_columns(name, frame, how.label or "label")
+    known = how.group is None or how.group in frame
+    require(known, f"{name} has no column '{how.group}', whose rows the study keeps together (--group)")
     rows = complete(name, frame, labels, [])
     return frame.iloc[rows].reset_index(drop=True), labels, rows
 
@@ -214,7 +216,7 @@ def read_own(data: str | Path, how: Reading, agreed: Agreed, owner: str, column:
     codes = np.stack([code(c, cell) for c, cell in zip(kept, cells, strict=True)], axis=1)
     answers = read_target(frame, labels, agreed.task, how.positive, agreed.classes)
     table = Table(agreed.columns, agreed.labels, column, rows)
-    who: dict[str, Any] = {column: np.full(len(frame), owner)}
+    who: dict[str, Any] = {column: np.full(len(frame), owner)} | group_numbers(frame, how.group, None)
     parts = np.full(len(frame), "train")
     return Source(owner, torch.from_numpy(codes), answers.y, answers.classes, parts, who, table)
 

@@ -17,7 +17,9 @@ from numpy.typing import NDArray
 
 from fairlead.data.files import as_numbers, as_text, each
 
-Role = Literal["number", "words", "yes/no", "date", "id", "constant", "empty", "part", "owner", "label", "unused"]
+Role = Literal[
+    "number", "words", "yes/no", "date", "id", "constant", "empty", "part", "owner", "group", "label", "unused"
+]
 Codes = NDArray[np.float64]
 
 YES, NO = ("yes", "y", "true", "t", "1"), ("no", "n", "false", "f", "0")
@@ -33,8 +35,14 @@ _DATES = tuple(
 _LIKE_A_DATE = re.compile(r"\d{1,4}[-/. ](?:\d{1,2}|[A-Za-z]{3})[-/. ]\d{2,4}(?:[ T].*)?|[A-Za-z]{3} \d{1,2}, \d{4}")
 _LIKE_AN_ID = re.compile(
     r"(?:.*[_\s.-])?(?:id|ids|pid|uid|uuid|guid|index|idx)|id[_\s.-].*|unnamed.*|"
-    r"(?:row|record|patient|student|pupil|subject|person|customer|client|user|account|case|sample|visit)"
-    r"(?:[_\s.-]?(?:no|nr|num|number|name))?",
+    r"(?:row|record|patient|student|pupil|subject|person|customer|client|user|account|case|sample|visit|seq|serial)"
+    r"(?:[_\s.-]?(?:no|nr|num|number|names?))?",
+    re.IGNORECASE,
+)
+# Names of those whom rows are about, and who may have several: numbers in such a column measure nothing.
+_LIKE_A_PERSON = re.compile(
+    r"(?:.*[_\s.-])?(?:id|pid|uid|mrn)|(?:patient|student|pupil|subject|person|customer|client|user|woman|man|child)"
+    r"(?:[_\s.-]?(?:id|no|nr|num|number))?",
     re.IGNORECASE,
 )
 _MOSTLY = 0.9  # of a column's cells decide what it is
@@ -110,17 +118,21 @@ def _why_id(name: str, values: Codes, owners: NDArray[Any] | None) -> str:
     if len(values) < _MANY or not np.isfinite(values).all() or (values != np.round(values)).any():
         return ""
     groups = [values] if owners is None else [values[owners == who] for who in np.unique(owners)]
-    if _counts(values) or (all(map(_counts, groups)) and len(values) > 2 * len(groups)):
+    if _counts(values, gaps=True) or (all(map(_counts, groups)) and len(values) > 2 * len(groups)):
         return "it counts the rows"
-    if not _LIKE_AN_ID.fullmatch(name):
-        return ""
     different = sum(len(np.unique(g)) for g in groups)
-    return "by its name and values it says whose row this is" if different > _MOSTLY * len(values) else ""
+    if _LIKE_AN_ID.fullmatch(name) and different > _MOSTLY * len(values):
+        return "by its name and values it says whose row this is"
+    several = _LIKE_A_PERSON.fullmatch(name) and different >= max(_MANY, len(values) / 20)
+    return f"by its name it says whom a row is about; {len(values)} rows are about {different}" if several else ""
 
 
-def _counts(values: Codes) -> bool:
-    """Whether these are 0, 1, 2, ... or 1, 2, 3, ..."""
-    return values[0] in (0, 1) and bool((np.diff(values) == 1).all())
+def _counts(values: Codes, gaps: bool = False) -> bool:
+    """Whether these are 0, 1, 2, ... or 1, 2, 3, ...; with `gaps`, whether they are such numbers of which some lack."""
+    steps = np.diff(values)
+    if gaps:
+        return values[0] >= 0 and values[-1] <= 1.5 * len(values) and bool((steps >= 1).all())
+    return values[0] in (0, 1) and bool((steps == 1).all())
 
 
 def _of_text(name: str, known: pd.Series, missing: int) -> Column:

@@ -5,6 +5,7 @@ Each owner's rows are divided by its own random numbers, so that nothing changes
 
 from __future__ import annotations
 
+import math
 import zlib
 
 import numpy as np
@@ -59,6 +60,18 @@ def in_folds(rows: Index, targets: NDArray[np.float64], count: int, rng: Rng) ->
     # Each stretch of `count` neighbours in the sorted rows gives one row to every fold.
     fold = np.concatenate([rng.permutation(count) for _ in range(0, len(rows), count)])[: len(rows)]
     return [order[fold == i] for i in range(count)]
+
+
+def group_means(groups: Index, targets: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The mean target of each group, by its number.
+
+    >>> group_means(np.array([0, 1, 0]), np.array([1.0, 2.0, 3.0])).tolist()
+    [2.0, 2.0]
+    """
+    counts = np.bincount(groups)
+    flat = targets.reshape(len(targets), math.prod(targets.shape[1:]))
+    columns = [np.bincount(groups, column) / counts for column in flat.T]
+    return np.stack(columns, 1).reshape(len(counts), *targets.shape[1:])
 
 
 def _sorted(rows: Index, targets: NDArray[np.float64], rng: Rng) -> Index:

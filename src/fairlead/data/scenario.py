@@ -19,7 +19,7 @@ from fairlead.core.errors import InputError, nearest, require
 from fairlead.core.seeds import stream
 from fairlead.core.types import Federation, Split, Target
 from fairlead.data import partition
-from fairlead.data.folds import FEWEST, divide, in_folds, owner_stream, shares
+from fairlead.data.folds import FEWEST, divide, group_means, in_folds, owner_stream, shares
 from fairlead.data.partition import Index
 from fairlead.data.preparation import EVERYBODY, SCALINGS, Preparation, learn, recode
 from fairlead.data.shift import SHIFTS
@@ -47,6 +47,7 @@ class Scenario:
     data: str = "digits"  # a name, or the path of a file or folder; see `fairlead.data.load`
     label: str | None = None  # the label column, where it is not called "label"; several with commas between them
     column: str | None = None  # the column that names the owner, for split "column"
+    group: str | None = None  # the column that says whom a row is about: rows of one stay in the same part and fold
     split: str = "iid"
     clients: int | None = 12  # None only with split "column": one client per value
     beta: float = 0.1  # for "dirichlet": the smaller, the fewer classes a client sees
@@ -114,7 +115,8 @@ class Scenario:
 
     def load(self, data_dir: Path | str | None = None) -> Source:
         """The data set, before it is divided."""
-        reading = {key: getattr(self, key) for key in ("event", "task", "positive", "drop", "numeric", "words")}
+        keys = ("group", "event", "task", "positive", "drop", "numeric", "words")
+        reading = {key: getattr(self, key) for key in keys}
         return load(self.data, data_dir, self.label, self.column, **reading)
 
     def build(
@@ -139,7 +141,7 @@ class Scenario:
         given = parts is not None or self.split == "column"
         owned = self._pools(source, self._given(source, parts)) if given else self._divide(source, seed)
         notes: list[str] = []
-        if source.table is None and fold is None:
+        if source.table is None and fold is None and self.group is None:
             cut = self._cut(owned, seed)
         else:
             # Of two folds the larger takes two of three rows, and one is left to train and choose with.
@@ -176,6 +178,10 @@ class Scenario:
         by_class = self.split in ("dirichlet", "pathological", "consecutive")
         one = source.y.dim() == 1 and bool(source.classes)
         require(one or not by_class, f"split '{self.split}' needs classes, and {source.name} has none; use split 'iid'")
+        if self.group is not None:
+            known = self.group in source.columns
+            require(known, f"{source.name} has no column '{self.group}'; {nearest(self.group, source.columns)}")
+            require(self.samples is None, "samples fixes how many rows each part has, and group keeps rows together")
         if fold is not None:
             number, count = fold
             require(0 <= number < count and count >= 2, f"fold must be (i, K) with 0 <= i < K and K >= 2, got {fold}")
@@ -275,12 +281,14 @@ class Scenario:
         """Leave out owners with too few rows to train, choose and test, unless that is everybody."""
         if self.samples is not None or self.split != "column":
             return owned
-        small = [k for k, pools in enumerate(owned) if len(pools[0]) < fewest - len(pools) + 1]
+        counts = [len(self._units(source, pools[0])) for pools in owned]
+        small = [k for k, pools in enumerate(owned) if counts[k] < fewest - len(pools) + 1]
         if not small or len(small) == len(owned):
             return owned
         names = self._names(source, [[np.concatenate(pools) for pools in owned]])
-        said = ", ".join(f"{names[k]} ({sum(map(len, owned[k]))})" for k in small)
-        notes.append(f"too few rows to train, choose and test with, so they take no part: {said}")
+        said = ", ".join(f"{names[k]} ({sum(len(self._units(source, pool)) for pool in owned[k])})" for k in small)
+        what = f"rows of different '{self.group}'" if self.group else "rows"
+        notes.append(f"too few {what} to train, choose and test with, so they take no part: {said}")
         return [pools for k, pools in enumerate(owned) if k not in small]
 
     def _cut_by_owner(
@@ -291,8 +299,11 @@ class Scenario:
         targets = source.y.double().numpy()
         if source.kind == "survival":  # so that events are spread evenly over the parts, and times within these
             targets = targets[:, 1] * (targets[:, 0].max() + 1) + targets[:, 0]
+        if self.group is not None:
+            targets = group_means(source.columns[self.group].astype(np.int64), targets)
         cut: list[list[Index]] = [[], [], []]
-        for client, (name, pools) in enumerate(zip(names, owned, strict=True)):
+        for client, (name, rows) in enumerate(zip(names, owned, strict=True)):
+            pools = [self._units(source, pool) for pool in rows]
             if fold is not None:
                 test = in_folds(pools[0], targets, fold[1], owner_stream(seed, name))[fold[0]]
                 rest = np.setdiff1d(pools[0], test)
@@ -303,8 +314,16 @@ class Scenario:
                 sizes_of = [self._sizes(client, len(pool), kind) for pool, kind in zip(pools, kinds, strict=True)]
                 pieces = [p for pool, s in zip(pools, sizes_of, strict=True) for p in divide(pool, targets, s, rng)]
             for part, piece in zip(cut, pieces, strict=True):
-                part.append(piece)
+                part.append(self._rows_of(source, piece, np.concatenate(rows)))
         return cut
+
+    def _units(self, source: Source, rows: Index) -> Index:
+        """What is divided: the rows, or the groups that they belong to."""
+        return rows if self.group is None else np.unique(source.columns[self.group][rows]).astype(np.int64)
+
+    def _rows_of(self, source: Source, units: Index, rows: Index) -> Index:
+        """Those of an owner's rows that belong to these units."""
+        return units if self.group is None else rows[np.isin(source.columns[self.group][rows], units)]
 
     def _federation(self, source: Source, cut: list[list[Index]], preparation: Preparation | None = None) -> Federation:
         names = self._names(source, cut)
@@ -329,7 +348,8 @@ class Scenario:
             elif y.is_floating_point():
                 y = y.float()
             rows = torch.from_numpy(index if numbers is None else numbers[index])
-            splits.append(Split(x, y, torch.from_numpy(starts), rows))
+            groups = index[:0] if self.group is None else source.columns[self.group][index].astype(np.int64)
+            splits.append(Split(x, y, torch.from_numpy(starts), rows, torch.from_numpy(groups)))
         return Federation(splits[0], splits[1], splits[2], source.classes, names, target, preparation)
 
     def _samples(self, source: Source, index: Index, starts: Index) -> Tensor:

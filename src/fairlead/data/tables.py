@@ -27,6 +27,7 @@ class Reading:
 
     label: str | None = None  # the column to predict; several yes/no columns are separated by commas
     column: str | None = None  # the column that says whose row it is
+    group: str | None = None  # the column that says whom a row is about, a patient say
     event: str | None = None  # makes the label a time: the column that says whether the event came then
     task: str = "auto"  # classes or quantity
     positive: str | None = None  # makes two classes of the label: ">0", "yes", "a|b"
@@ -44,7 +45,7 @@ def frame_of(files: Sequence[Path], how: Reading) -> pd.DataFrame:
     """The table as it is; the columns that are asked for tell a line of names from a line of data."""
     first = how.label or "label"
     asked = [first, *first.split(","), *how.drop, *how.numeric, *how.words]
-    asked += [name for name in (how.column, how.event) if name]
+    asked += [name for name in (how.column, how.group, how.event) if name]
     return read_frame(files, asked)
 
 
@@ -61,20 +62,23 @@ def read_table(files: Sequence[Path], how: Reading | None = None) -> Source:
     frame = frame.iloc[rows].reset_index(drop=True)
     owners = {column: owner_values(frame[column]) for column in by}
     said = Overrule(how.drop, how.numeric, how.words)
-    columns = columns_of(frame, labels, owner, next(iter(owners.values()), None), said)
+    columns = columns_of(frame, labels, owner, next(iter(owners.values()), None), said, how.group)
     if len(files) > 1 and owner == OWNER:
         columns = tuple(replace(c, why="the name of the file") if c.name == owner else c for c in columns)
     kept = [column for column in columns if column.kept]
     require(bool(kept), f"{name} has no columns beside '{first}' to learn from" + _why_not(columns))
     answers = _answers(frame, labels, how)
-    notes += [*_spelling_notes(frame, owners), *answers.notes, *map(_id_sentence, with_role(columns, "id"))]
+    notes += [*_spelling_notes(frame, owners), *answers.notes]
+    for column in with_role(columns, "id"):
+        again = group_numbers(frame, column.name, owners.get(owner or ""))[column.name]
+        notes.append(_id_sentence(column, int((np.bincount(again)[again] > 1).sum()) if how.group is None else 0))
     return Source(
         Path(name).stem if len(files) == 1 else name,
         torch.from_numpy(np.stack([code(column, frame[column.name]) for column in kept], axis=1)),
         answers.y,
         answers.classes,
         _parts(columns, frame),
-        owners,
+        owners | group_numbers(frame, how.group, owners.get(owner or "")),
         Table(columns, tuple(labels), owner, rows, tuple(notes)),
     )
 
@@ -109,6 +113,20 @@ def owner_values(cells: pd.Series) -> NDArray[Any]:
     return found
 
 
+def group_numbers(frame: pd.DataFrame, group: str | None, owners: NDArray[Any] | None) -> dict[str, NDArray[Any]]:
+    """Whom each row is about, as a number; equal names at different owners are different, an empty cell is nobody else.
+
+    >>> group_numbers(pd.DataFrame({"id": ["a", "b", "a", None]}), "id", np.array([1, 1, 2, 2]))["id"].tolist()
+    [1, 2, 3, 0]
+    """
+    if group is None:
+        return {}
+    cells = frame[group]
+    keys = as_keys(cells).where(cells.notna(), [f"\0{i}" for i in range(len(cells))])
+    by = [keys] if owners is None else [pd.Series(owners, index=keys.index), keys]
+    return {group: keys.groupby(by).ngroup().to_numpy(np.int64)}
+
+
 def label_columns(name: str, frame: pd.DataFrame, label: str, event: str | None = None) -> list[str]:
     """The column called so, or several with commas between their names; the time and the event of survival times."""
     labels = [label] if label in frame.columns else [part.strip() for part in label.split(",")]
@@ -130,11 +148,15 @@ def _check_names(name: str, frame: pd.DataFrame, labels: list[str], owner: str |
     if owner is not None and owner not in known:
         raise InputError(f"{name} has no column '{owner}'; {nearest(owner, known)}")
     require(owner not in labels, f"{name}: '{owner}' cannot be both the label and the column to split by")
+    if how.group is not None:
+        require(how.group in known, f"{name} has no column '{how.group}'; {nearest(how.group, known)}; check --group")
+        require(how.group not in (*labels, owner), f"--group: '{how.group}' is the label or the owner of the rows")
     for option in ("drop", "numeric", "words"):
         for column in getattr(how, option):
             if column not in known:
                 raise InputError(f"--{option}: {name} has no column '{column}'; {nearest(column, known)}")
-            require(column not in (*labels, owner), f"--{option}: '{column}' is the label or the owner, not a feature")
+            used = column in (*labels, owner, how.group)
+            require(not used, f"--{option}: '{column}' is the label, the owner or the group, not a feature")
 
 
 def complete(name: str, frame: pd.DataFrame, needed: list[str], notes: list[str]) -> NDArray[np.int64]:
@@ -151,23 +173,29 @@ def complete(name: str, frame: pd.DataFrame, needed: list[str], notes: list[str]
 
 
 def columns_of(
-    frame: pd.DataFrame, labels: list[str], owner: str | None, owners: NDArray[Any] | None, said: Overrule
+    frame: pd.DataFrame,
+    labels: list[str],
+    owner: str | None,
+    owners: NDArray[Any] | None,
+    said: Overrule,
+    group: str | None = None,
 ) -> tuple[Column, ...]:
     """What every column is; where nothing else is there to learn from, numbers that look like an id are kept."""
-    found = [_role(c, frame[c], labels, owner) or find(c, frame[c], owners, said) for c in map(str, frame.columns)]
+    given: dict[str | None, tuple[Role, str]] = dict.fromkeys(labels, ("label", "predicted"))
+    given |= {owner: ("owner", "says whose row it is"), group: ("group", "its rows stay together")}
+    found = [_role(c, frame[c], given) or find(c, frame[c], owners, said) for c in map(str, frame.columns)]
     ids = [c.name for c in found if c.role == "id" and frame[c.name].dtype.kind in "iuf"]
     if ids and not any(c.kept for c in found):
-        return columns_of(frame, labels, owner, owners, said._replace(numeric=ids))
+        return columns_of(frame, labels, owner, owners, said._replace(numeric=ids), group)
     return tuple(found)
 
 
-def _role(name: str, cells: pd.Series, labels: list[str], owner: str | None) -> Column | None:
+def _role(name: str, cells: pd.Series, given: Mapping[str | None, tuple[Role, str]]) -> Column | None:
     """The roles that the user gave by name."""
-    if name in labels:
-        return Column(name, "label", int(cells.isna().sum()), "predicted", "you said so")
-    if name == owner:
-        return Column(name, "owner", int(cells.isna().sum()), "says whose row it is", "you said so")
-    return None
+    if name not in given:
+        return None
+    role, done = given[name]
+    return Column(name, role, int(cells.isna().sum()), done, "you said so")
 
 
 def with_role(columns: Sequence[Column], role: Role) -> list[Column]:
@@ -187,8 +215,15 @@ def _why_not(columns: Sequence[Column]) -> str:
     return f"; left out are {', '.join(left)}" if left else ""
 
 
-def _id_sentence(column: Column) -> str:
-    return (
+def _id_sentence(column: Column, again: int) -> str:
+    """What is done with an id; `again` rows share theirs with another row."""
+    said = (
         f"'{column.name}' looks like an id or free text ({column.why}) and is left out of the features; "
         f"--numeric or --words {column.name} keeps it"
+    )
+    if not again:
+        return said
+    return (
+        f"{said}. {again} rows share their '{column.name}' with another row, and such rows may fall into train and "
+        f"test rows, which makes models look better than they are: --group {column.name} keeps them together"
     )

@@ -274,7 +274,7 @@ class Member:
         runs = []
         for seed in range(self.study.seeds):
             ours, theirs = (self._in_units(self._outputs(Run(name, seed), kept)) for name in (method, CONTROL))
-            runs.append(PairedRun(rows, y, ours, theirs, repeat=seed))
+            runs.append(PairedRun(rows, y, ours, theirs, repeat=seed, groups=own.test.groups.numpy()))
         return judge([OwnerPairs(self.site.name, runs)], chosen)[0], why
 
     def _outputs(self, run: Run, kept: Kept) -> torch.Tensor:

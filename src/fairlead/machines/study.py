@@ -28,9 +28,9 @@ CONTROL = "local"
 SITE = "site"  # the column that says whose row it is, once a site has read its own
 # The settings of `fairlead compare` that a study may have. What is left out there is about data that lie in one place.
 SETTINGS = (
-    *("label", "column", "task", "positive", "drop", "numeric", "words", "scaling", "fractions", "image_size", "model"),
-    *("rounds", "participation", "lr", "epochs", "steps", "batch_size", "momentum", "weight_decay", "schedule"),
-    *("decay", "evaluate_every", "select", "metric", "set"),
+    *("label", "column", "group", "task", "positive", "drop", "numeric", "words", "scaling", "fractions"),
+    *("image_size", "model", "rounds", "participation", "lr", "epochs", "steps", "batch_size", "momentum"),
+    *("weight_decay", "schedule", "decay", "evaluate_every", "select", "metric", "set"),
 )
 
 
@@ -168,11 +168,12 @@ class Study:
         s = self.checked
         how = self._scenario_fields()
         lists = {key: how[key] for key in ("drop", "numeric", "words")}
-        return Reading(label=s.label, column=s.column, task=s.task or "auto", positive=s.positive, **lists)
+        return Reading(s.label, s.column, s.group, task=s.task or "auto", positive=s.positive, **lists)
 
     def scenario(self) -> Scenario:
         """How a site cuts and prepares its rows."""
-        kept = {k: v for k, v in self._scenario_fields().items() if k in ("fractions", "scaling", "image_size")}
+        names = ("group", "fractions", "scaling", "image_size")
+        kept = {k: v for k, v in self._scenario_fields().items() if k in names}
         return Scenario(split="column", column=SITE, clients=None, **kept)
 
     def training(self) -> Training:

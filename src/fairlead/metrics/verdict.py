@@ -29,6 +29,7 @@ WORSE: Verdict = "worse"
 NO_DIFFERENCE: Verdict = "no difference found"
 TOO_FEW: Verdict = "too few rows to tell"
 FAR = 20  # times the rows of an owner: nobody collects as many more to settle a question
+UNITS = {"row": "rows", "group of rows": "groups of rows"}  # what a verdict counts: one, and several
 ROUNDING = 1e-9  # of a row's typical score
 TRAINING = {
     "seeds": "training luck from the differences between seeds",
@@ -51,6 +52,7 @@ class PairedRun:
     control: ArrayLike  # the control's outputs
     repeat: int = 0
     fold: int = 0
+    groups: ArrayLike = ()  # (n,) whom each row is about, a patient say; empty where rows are independent
 
 
 @dataclass(frozen=True)
@@ -121,6 +123,7 @@ class _Table:
     weight: float
     scores: tuple[float, float, float]  # method, control, constant; means over repeats
     scale: float  # a row's typical score, for step where nothing differs
+    grouped: bool = False  # a "row" is then a group of rows
 
     @property
     def gain(self) -> float:
@@ -170,23 +173,41 @@ def _table(pairs: OwnerPairs, metric: Metric) -> _Table | str:
             ids is None or np.array_equal(ids, joined[0]),
             f"judge: the test rows of {pairs.owner} differ between repeats; an owner's rows must be the same in all",
         )
-        ids, y, method, control, fold = joined
+        ids, y, method, control, fold, groups = joined
         why = metric.check(y, method, fold) or metric.check(y, control, fold)
         if why:
             return why
         parts = [metric.over_folds(y, outputs, fold) for outputs in (method, control, _constant(y, control))]
         difference = (parts[0].rows - parts[1].rows) * (1 if metric.higher else -1)
+        if groups is not None:
+            difference, fold = _by_group(difference, fold, groups)
         rows.append(difference)
         folds.append(fold)
         scores.append([float(p.rows.mean()) for p in parts])
         weight, scale = parts[0].weight, scale + float(np.abs(parts[1].rows).mean()) / len(repeats)
     means = np.mean(scores, axis=0)
-    return _Table(np.array(rows), np.array(folds), weight, (means[0], means[1], means[2]), scale)
+    return _Table(np.array(rows), np.array(folds), weight, (means[0], means[1], means[2]), scale, groups is not None)
+
+
+def _by_group(rows: Floats, folds: NDArray[np.int64], groups: NDArray[np.generic]) -> tuple[Floats, NDArray[np.int64]]:
+    """One difference for each group of rows that are about the same, and its fold.
+
+    The mean over groups is the mean over rows. The spread of its terms is that of the groups' sums about it, so that
+    rows of one patient, which are right or wrong together, do not count as so many patients.
+
+    >>> values, _ = _by_group(np.array([1.0, 1.0, 0.0]), np.zeros(3, dtype=np.int64), np.array([7, 7, 9]))
+    >>> values.mean().round(3) == round(2 / 3, 3), values.round(3).tolist()
+    (True, [1.111, 0.222])
+    """
+    _, first, group = np.unique(groups, return_index=True, return_inverse=True)
+    mean = rows.mean()
+    sums = np.bincount(group, rows - mean)
+    return np.asarray(mean + sums * len(sums) / len(rows), dtype=np.float64), folds[first]
 
 
 def _joined(
     runs: list[PairedRun], owner: str
-) -> tuple[NDArray[np.generic], NDArray[np.generic], Floats, Floats, NDArray[np.int64]]:
+) -> tuple[NDArray[np.generic], NDArray[np.generic], Floats, Floats, NDArray[np.int64], NDArray[np.generic] | None]:
     """The folds of one repeat put together, in the order of the rows' ids."""
     ids = [np.asarray(r.rows) for r in runs]
     for r, i in zip(runs, ids, strict=True):
@@ -202,7 +223,13 @@ def _joined(
         f"judge: a row of {owner} is tested twice in one repeat; number the repeats of a cross-validation",
     )
     y, method, control = (np.concatenate([np.asarray(getattr(r, name)) for r in runs])[order] for name in _FIELDS)
-    return every[order], y, method.astype(np.float64), control.astype(np.float64), fold[order]
+    groups = np.concatenate([np.asarray(r.groups) for r in runs])
+    require(
+        len(groups) in (0, len(every)),
+        f"judge: {owner} has {len(every)} rows and says of {len(groups)} whom they are about; say it of all or of none",
+    )
+    about = groups[order] if len(groups) else None
+    return every[order], y, method.astype(np.float64), control.astype(np.float64), fold[order], about
 
 
 _FIELDS = ("y", "method", "control")
@@ -378,7 +405,7 @@ def _verdict(p: OwnerPairs, t: _Table, metric: Metric, source: str, e: Evidence,
         asked=None if found else asked,
         more_rows=more,
         training=source,
-        why=_sentence(verdict, metric, e, c, asked, more),
+        why=_sentence(verdict, metric, e, c, asked, more, "group of rows" if t.grouped else "row"),
         evidence=e,
     )
 
@@ -388,14 +415,17 @@ def if_finite(x: float) -> float | None:
     return float(x) if math.isfinite(x) else None
 
 
-def _sentence(verdict: Verdict, metric: Metric, e: Evidence, c: Corrected, asked: float, more: int | None) -> str:
+def _sentence(
+    verdict: Verdict, metric: Metric, e: Evidence, c: Corrected, asked: float, more: int | None, unit: str
+) -> str:
     if verdict in (BETTER, WORSE):
         return f"{told_gain(metric.unit, e.gain, c.lower, c.upper)}."
     size = amount(metric.unit, asked)
     span = f"The difference lies between {_span(metric.unit, c.lower, c.upper)}"
     if c.detectable <= asked:
         return f"{span}; one of {size} would have been found."
-    own, one = f"{e.rows:,} {'row' if e.rows == 1 else 'rows'}", e.rows == 1
+    one = e.rows == 1
+    own = f"{e.rows:,} {unit if one else UNITS[unit]}"
     luck = "nor would more, but more runs may: training luck is too large or too little known"
     would = _would(e.rows, more) if more else luck
     if verdict == TOO_FEW and more:
