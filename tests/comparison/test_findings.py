@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import numpy as np
@@ -28,7 +29,12 @@ def answers(
         rows.append(10_000 * k + mine)
         y.append(truth)
         outputs.append(np.eye(2)[said] * 2)
-    return Answers(rows, y, outputs, fold, repeat, validation)
+    return Answers(rows, y, outputs, fold, repeat, checked(validation))
+
+
+def checked(score: float | None) -> np.ndarray | None:
+    """Numbers of 400 validation rows with this mean."""
+    return None if score is None else score + 0.1 * np.tile([-1.0, 1.0], 200)
 
 
 def way(name: str, kind: str, *runs: Answers) -> Way:
@@ -67,12 +73,24 @@ def test_the_bar_is_chosen_inside_each_fold() -> None:
     assert [a is b for a, b in zip(bar, (local.answers[0], *trees.answers[1:]), strict=True)] == [True] * 3
 
 
+@pytest.mark.parametrize(("rows", "bar"), [(25, "local"), (400, "trees")])
+def test_a_tool_is_the_bar_where_it_is_better_by_more_than_chance(rows: int, bar: str) -> None:
+    """Of 25 answers two more are right and one is wrong: of 25 rows that is within the standard error, of 400 not."""
+    right = np.ones(25)
+    right[:6] = 0
+    more = right.copy()
+    more[:2], more[10] = 1, 0
+    local = way("local", "alone", dataclasses.replace(answers(0.8, 1), validation=np.tile(right, rows // 25)))
+    trees = way("trees", "alone", dataclasses.replace(answers(0.8, 2), validation=np.tile(more, rows // 25)))
+    assert best_alone([local, trees], metric("accuracy"))[1] == bar
+
+
 def test_a_lower_error_is_better() -> None:
     def quantity(error: float, validation: float | None = None) -> Answers:
         y = [np.random.default_rng(k).normal(size=ROWS) for k in range(3)]
         noise = [np.random.default_rng([7, k]).normal(size=ROWS) for k in range(3)]
         outputs = [a + error * b for a, b in zip(y, noise, strict=True)]
-        return Answers([np.arange(ROWS)] * 3, y, outputs, validation=validation)
+        return Answers([np.arange(ROWS)] * 3, y, outputs, validation=checked(validation))
 
     ways = [
         way("local", "alone", quantity(0.5, 0.5)),

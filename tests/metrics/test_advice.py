@@ -300,3 +300,12 @@ def test_owners_with_too_few_rows_are_named_and_no_absurd_loss_is_told() -> None
     assert "Too few rows to tell: c." in told
     assert "is not ruled out (b)." in told
     assert "100.0 points" not in told
+
+
+def test_an_owner_that_cannot_be_judged_is_told_why_in_one_sentence() -> None:
+    y = np.zeros(30, dtype=int)
+    outputs = np.tile([0.9, 0.1], (30, 1))
+    pairs = [OwnerPairs("a", [PairedRun(np.arange(30), y, outputs, outputs)])]
+    verdicts = {name: judge(pairs, metric("auroc")) for name in ("fedavg", "ditto")}
+    (advice,) = recommend(verdicts).owners
+    assert advice.why == "Cannot tell: AUROC needs test rows of two classes, all 30 are of one class."

@@ -30,7 +30,7 @@ def draw_answers(
             hit = [draw.random(n) < chance for n, chance in zip(sizes, chances, strict=True)]
             outputs = [np.eye(2)[np.where(h, t, 1 - t)] for h, t in zip(hit, y, strict=True)]
             rows = [np.arange(n) + fold * n for n in sizes]
-            found.append(Answers(rows, y, outputs, fold, repeat, float(chances.mean())))
+            found.append(Answers(rows, y, outputs, fold, repeat, np.concatenate(hit).astype(float)))
     return found
 
 

@@ -2,6 +2,7 @@ from collections import Counter
 from io import StringIO
 from typing import Any
 
+import numpy as np
 import pytest
 from report_folders import METHODS, draw_answers, make_summary
 from rich.console import Console
@@ -166,7 +167,7 @@ def test_a_quantity_is_shown_in_its_own_unit_and_lower_is_better() -> None:
 
     def off(by: float) -> list[Answers]:
         y = [1000.0 + 10 * (k + 1) * (-1.0) ** draw_answers(2, 1.0)[0].rows[k] for k in range(2)]
-        return [Answers(draw_answers(2, 1.0)[0].rows, y, [t + by for t in y], validation=by)]
+        return [Answers(draw_answers(2, 1.0)[0].rows, y, [t + by for t in y], validation=np.full(9, by))]
 
     ways = [Way("local", "the network alone", "alone", off(4.0), []), Way("ditto", "ditto", "method", off(1.5), [])]
     owners = summary["findings"]["owners"]

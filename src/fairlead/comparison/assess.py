@@ -394,13 +394,13 @@ def _answers(job: Job, fold: Fold, repeat: int, metric: Metric, chosen_in: Job) 
     checked = answered(fold.chooses, fold.chooses.validation, kept_outputs(chosen_in, "validation"))
     outputs = kept_outputs(job, "test")
     found = answered(job.federation, job.federation.test, outputs)
-    return dataclasses.replace(found, fold=fold.number, repeat=repeat, validation=over_rows(checked, metric))
+    return dataclasses.replace(found, fold=fold.number, repeat=repeat, validation=row_numbers(checked, metric))
 
 
 def _of_tool(tool: Yardstick, fold: Fold, metric: Metric) -> Answers:
     checked = answered(fold.chooses, fold.chooses.validation, tool.validation)
     found = answered(fold.refit, fold.refit.test, tool.test)
-    return dataclasses.replace(found, fold=fold.number, validation=over_rows(checked, metric))
+    return dataclasses.replace(found, fold=fold.number, validation=row_numbers(checked, metric))
 
 
 def _pooled(bench: Bench, fold: Fold, metric: Metric) -> tuple[Answers, str]:
@@ -408,8 +408,8 @@ def _pooled(bench: Bench, fold: Fold, metric: Metric) -> tuple[Answers, str]:
     together = Fold(fold.number, pooled(fold.chooses), pooled(fold.refit))
     able = [tool for tool in tools(bench, together) if tool.name != "majority"]
     if able:
-        scores = [over_rows(_apart(fold.chooses, "validation", t.validation[0]), metric) for t in able]
-        known = [(-np.inf if s is None else s if metric.higher else -s) for s in scores]
+        scores = [row_numbers(_apart(fold.chooses, "validation", t.validation[0]), metric) for t in able]
+        known = [-np.inf if s is None else s.mean() if metric.higher else -s.mean() for s in scores]
         best = able[int(np.argmax(known))]
         outputs, title = best.test[0], best.title
     else:
@@ -445,15 +445,14 @@ def in_units(federation: Federation, client: int, values: Tensor) -> Array:
     return flat * federation.target.sd[client] + federation.target.mean[client] if federation.target.sd else flat
 
 
-def over_rows(answers: Answers, metric: Metric) -> float | None:
-    """The metric's mean over the owners for which it is defined, each counting by its rows.
+def row_numbers(answers: Answers, metric: Metric) -> Array | None:
+    """One number for each row of the owners for which the metric is defined; their mean is what choices are made by.
 
-    Choices are made by it: an owner with a handful of rows says little of how good a way to train is.
+    It is the mean over owners, each counting by its rows: a handful say little of how good a way to train is.
     """
-    each = [(metric(y, out).value, len(y)) for y, out in zip(answers.y, answers.outputs, strict=True)]
-    known = [(value, n) for value, n in each if np.isfinite(value)]
-    values, rows = zip(*known, strict=True) if known else ((), ())
-    return float(np.average(values, weights=rows)) if known else None
+    both = zip(answers.y, answers.outputs, strict=True)
+    each = [metric.row_scores(y, out).rows for y, out in both if not metric.check(y, out)]
+    return np.concatenate(each) if each else None
 
 
 def summarise_assessment(

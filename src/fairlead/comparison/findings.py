@@ -44,7 +44,7 @@ class Answers:
     outputs: list[Array]  # (n, K) class scores, or (n,) quantities
     fold: int = 0
     repeat: int = 0
-    validation: float | None = None  # the metric's mean over owners on the rows that choices were made with
+    validation: Array | None = None  # one number for each validation row, whose mean is what choices are made by
     groups: list[Array] = field(default_factory=list)  # (n,) whom each row is about; empty where rows are independent
 
 
@@ -145,8 +145,10 @@ def _training_of(verdicts: Mapping[str, list[OwnerVerdict]]) -> str:
 def best_alone(ways: Sequence[Way], metric: Metric) -> tuple[list[Answers], str, str]:
     """The bar: in every fold the answers of the way that was best on the fold's validation rows; its name and why.
 
-    The choice is made inside the fold, so that no test row has a part in it. Where folds choose differently, the bar
-    is made of several. Without validation scores, as in a published protocol, it is the first way.
+    The choice is made inside the fold, so that no test row has a part in it. Another way takes the place of the first,
+    LOCAL, where it is better by more than its standard error: a choice by luck among few rows would be a bar that is
+    easy to pass. Where folds choose differently, the bar is made of several. Without validation scores, as in a
+    published protocol, it is the first way.
     """
     chosen = {fold: _best_in(fold, ways, metric) for fold in sorted({a.fold for a in ways[0].answers})}
     bar = [answers for fold, way in chosen.items() for answers in way.answers if answers.fold == fold]
@@ -161,15 +163,15 @@ def best_alone(ways: Sequence[Way], metric: Metric) -> tuple[list[Answers], str,
 
 
 def _best_in(fold: int, ways: Sequence[Way], metric: Metric) -> Way:
-    """The way that was best on the fold's validation rows; the first where no score is known."""
-
-    def score(way: Way) -> float:
-        value = next(a for a in way.answers if a.fold == fold).validation
-        if value is None or not np.isfinite(value):
-            return -np.inf
-        return value if metric.higher else -value
-
-    return max(ways, key=score)
+    """The way that was best on the fold's validation rows; the first if none is better by more than chance."""
+    scores = [next(a for a in way.answers if a.fold == fold).validation for way in ways]
+    if scores[0] is None:
+        return ways[0]
+    gains = [np.zeros(1) if own is None else (own - scores[0]) * (1 if metric.higher else -1) for own in scores]
+    best = max(range(len(ways)), key=lambda i: float(gains[i].mean()))
+    few = len(gains[best]) < 2  # of which no error is known
+    error = np.inf if few else float(gains[best].std(ddof=1)) / np.sqrt(len(gains[best]))
+    return ways[best if float(gains[best].mean()) > error else 0]
 
 
 def paired(owners: Sequence[str], ours: Sequence[Answers], theirs: Sequence[Answers]) -> list[OwnerPairs]:

@@ -21,6 +21,7 @@ from fairlead.metrics.evidence import Corrected, correct, mean_of
 from fairlead.metrics.verdict import (
     BETTER,
     NO_DIFFERENCE,
+    NOT_JUDGED,
     TOO_FEW,
     WORSE,
     OwnerVerdict,
@@ -196,7 +197,9 @@ def _undecided(owner: str, found: dict[str, _Judged]) -> OwnerAdvice:
         told += f" Too few rows to tell: {', '.join(few)}." if few else ""
         return OwnerAdvice(owner, "makes no difference", None, None, told + avoid)
     nearest = min(few, key=lambda m: rest[m].verdict.more_rows or math.inf)
-    told = f"Cannot tell: {f'with {nearest} ' if len(found) > 1 else ''}{rest[nearest].verdict.why}"
+    verdict = rest[nearest].verdict
+    which = f"with {nearest} " if len(found) > 1 and verdict.evidence is not None else ""
+    told = f"Cannot tell: {which}{verdict.why.removeprefix(NOT_JUDGED)}"
     told += f" No difference found: {', '.join(alike)}." if alike else ""
     return OwnerAdvice(owner, "cannot tell", None, None, told + avoid)
 

@@ -292,7 +292,7 @@ def _leave_out(score: Callable[[NDArray[np.generic], Floats], float], y: NDArray
 def _one_class(title: str) -> Callable[[NDArray[np.generic]], str]:
     def undefined(y: NDArray[np.generic]) -> str:
         found = np.unique(y)
-        return "" if len(found) > 1 else f"{title} needs test rows of two classes, all {len(y)} are of class {found[0]}"
+        return "" if len(found) > 1 else f"{title} needs test rows of two classes, all {len(y)} are of one class"
 
     return undefined
 
@@ -356,7 +356,7 @@ def metric(name: str) -> Metric:
     >>> metric("accuracy")([0, 1, 1], [[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]]).value.__round__(3)
     0.667
     >>> metric("auroc")([1, 1], [[0.9, 0.1], [0.2, 0.8]])
-    Score(value=nan, why='AUROC needs test rows of two classes, all 2 are of class 1')
+    Score(value=nan, why='AUROC needs test rows of two classes, all 2 are of one class')
     """
     require(name in METRICS, f"no metric '{name}'; {nearest(name, METRICS)}")
     return METRICS[name]

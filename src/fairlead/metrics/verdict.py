@@ -29,6 +29,7 @@ WORSE: Verdict = "worse"
 NO_DIFFERENCE: Verdict = "no difference found"
 TOO_FEW: Verdict = "too few rows to tell"
 FAR = 20  # times the rows of an owner: nobody collects as many more to settle a question
+NOT_JUDGED = "Not judged: "
 UNITS = {"row": "rows", "group of rows": "groups of rows"}  # what a verdict counts: one, and several
 ROUNDING = 1e-9  # of a row's typical score
 TRAINING = {
@@ -508,7 +509,7 @@ def _undefined(p: OwnerPairs, metric: Metric, why: str) -> OwnerVerdict:
         runs=len(p.runs),
         **nothing,
         training="",
-        why=f"Not judged: {why}.",
+        why=f"{NOT_JUDGED}{why}.",
         evidence=None,
     )
 
