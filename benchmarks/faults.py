@@ -39,6 +39,8 @@ TRAINING: dict[str, Any] = {"rounds": 15, "lr": 0.3, "steps": 6, "batch_size": 1
 SHARE = 1 / 6
 STAGES = ("", "+uniform", "+clip", "+median", "+trimmed", "+krum", "+confree", "+pcgrad", "+cagrad", "+clip+median")
 NEAREST = "lg-fedavg+krum"  # of all pairs tried, the one that loses least to the worst attack
+# Options of a method stand behind its name, as after --set.
+ROBUST = (NEAREST, "fedproto fedproto.pool=median", "fedpac+median fedpac.pool=median")
 OPTIONS: dict[str, dict[str, Any]] = {
     "trimmed": {"share": 0.2},
     "krum": {"byzantine": 2, "keep": 6},
@@ -68,7 +70,11 @@ def run(scenario: str, name: str, seed: int, attack: Attack | None = None, fault
     """Train one method under an attack or faults, or say what ended it."""
     experiment, federation = setting(scenario, seed)
     module = Material(experiment, federation).module(seed)
+    name, *chosen = name.split(" ")
     options = {n: values for n, values in OPTIONS.items() if n in name.split("+")}
+    for option in chosen:
+        (whose, key), value = option.partition("=")[0].split("."), option.partition("=")[2]
+        options[whose] = {**options.get(whose, {}), key: value}
     rounds = int(TRAINING["rounds"])
     plan = Plan(rounds=rounds, evaluate_every=rounds, seed=seed, faults=Faults.of(faults), select="last")
     try:
@@ -202,24 +208,24 @@ def honest_table(data_dir: str | None) -> None:
 def main() -> int:
     """Print the tables."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.faults", description=__doc__)
-    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--seeds", help="how many, or FIRST:END as in Python", default="1")
     parser.add_argument("--only", help="scenarios, with commas between them", default=",".join(SCENARIOS))
     parser.add_argument("--attacks", help="with commas between them", default=",".join(ATTACKS))
     parser.add_argument("--methods", help="with commas between them; stages too", default=None)
     parser.add_argument("--honest", metavar="DIR", help="instead: lengths of honest replies, data sets in DIR")
     asked = parser.parse_args()
     logging.disable(logging.WARNING)
-    began, seeds, attacks = time.perf_counter(), range(asked.seeds), asked.attacks.split(",")
+    began, seeds, attacks = time.perf_counter(), range(*map(int, asked.seeds.split(":"))), asked.attacks.split(",")
     if asked.honest:
         honest_table(asked.honest)
         return 0
     methods = [name for name in METHODS if name != "local"]
     names = (
-        asked.methods.split(",") if asked.methods else [*(f"fedavg{stage}" for stage in STAGES), NEAREST, *methods[1:]]
+        asked.methods.split(",") if asked.methods else [*(f"fedavg{stage}" for stage in STAGES), *ROBUST, *methods[1:]]
     )
     for scenario in asked.only.split(","):
         table(scenario, names, attacks, seeds)
-        fault_table(scenario, [n for n in names if "+" not in n], seeds)
+        fault_table(scenario, [n for n in names if n in METHODS], seeds)
     print(f"\n{time.perf_counter() - began:.0f} s; seeds: {asked.seeds}, rounds: {TRAINING['rounds']}")
     return 0
 

@@ -243,3 +243,23 @@ def test_without_test_scores_validation_still_decides() -> None:
     plain, untested = (train("fedavg", federation(), select="loss", tested=tested) for tested in (True, False))
     assert [s.split for s in untested[-1].scores] == ["validation"]
     assert torch.equal(plain[-1].scores[0].values["loss"], untested[-1].scores[0].values["loss"])
+
+
+@pytest.mark.parametrize("name", ["fedamp", "pfedhn", "plgu-ghn"])
+def test_bits_do_not_depend_on_how_many_threads_a_product_may_use(name: str) -> None:
+    # Products of a long row over two threads have other last bits than over one: pFedHN's server was such a case.
+    g = torch.Generator().manual_seed(0)
+    split = Split(torch.randn(48, 64, generator=g), torch.randint(10, (48,), generator=g), torch.arange(0, 49, 12))
+    data = Federation(split, split, split, tuple("0123456789"))
+    ends, before = [], torch.get_num_threads()
+    for count in (1, 2):
+        torch.set_num_threads(count)
+        try:
+            with InProcess(data, Training(lr=0.1, batch_size=4), engine("threads+vectorised")) as clients:
+                plan = Plan(rounds=3, evaluate_every=1, unseen=0.25, newcomer_epochs=1)
+                *_, (happened, snapshot) = federate(METHODS[name](), clients, build("mlp", (64,), 10, 0), plan)
+            assert torch.get_num_threads() == count
+        finally:
+            torch.set_num_threads(before)
+        ends.append([*snapshot.message.values(), *(s.values["loss"] for s in happened.scores)])
+    assert all(torch.equal(x, y) for x, y in zip(*ends, strict=True))

@@ -17,7 +17,7 @@ from fairlead.clients.exchange import NOT_FINITE, lengths, scored, scored_splits
 from fairlead.core import Cohort, DivergedError, FairleadError, Layout, Method, Named, Plan, Server, require, stream
 from fairlead.core.device import to_device
 from fairlead.core.errors import check_kind
-from fairlead.core.fast.machine import recycling
+from fairlead.core.fast.machine import recycling, threads
 from fairlead.core.task import SplitName
 from fairlead.servers import parameters_only, with_parts
 
@@ -90,14 +90,18 @@ def federate(
     loop = Loop.of(method, assemble(method, average, layout), clients, plan, layout, greeting)
     greeting_bytes = payload(greeting.rows) * clients.count if greeting.rows else 0
     if snapshot is None:
-        snapshot = loop.begin(layout.read(module), greeting.rows)
+        with threads(1):
+            snapshot = loop.begin(layout.read(module), greeting.rows)
     else:
         server, message = (to_device(rows, layout.device) for rows in (snapshot.server, snapshot.message))
         snapshot = replace(snapshot, server=server, message=message)
         clients.load(snapshot.clients(), snapshot.round, snapshot.message)
     with recycling():
         while snapshot.round < plan.rounds and not loop.stops(snapshot):
-            happened, snapshot = loop.round(snapshot)
+            # A product's last bits depend on how many threads share it, which is not the same everywhere. And the
+            # workers have the cores: OpenMP's threads would wait for more, in a loop, on them.
+            with threads(1):
+                happened, snapshot = loop.round(snapshot)
             yield happened._replace(bytes_up=happened.bytes_up + greeting_bytes), snapshot
             greeting_bytes = 0
 

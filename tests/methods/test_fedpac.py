@@ -89,7 +89,7 @@ def test_prototypes_pool_the_features_of_all_clients_under_their_trained_bodies(
 
 
 def test_a_class_nobody_brings_keeps_its_prototype() -> None:
-    stage = collaboration()
+    stage = collaboration("mean")
     message = {
         "w": torch.zeros(1, 1),
         "head": torch.zeros(1, 2),
@@ -110,6 +110,29 @@ def test_a_class_nobody_brings_keeps_its_prototype() -> None:
     assert out["prototypes"][0].tolist() == [[1.0] * 3, [7.0] * 3]
     assert out["known"].tolist() == [[1.0, 1.0]]
     assert out["head"].tolist() == [[1.0, 1.0]] * 3  # the only head there is
+
+
+def test_one_hostile_client_moves_the_mean_of_prototypes_and_not_their_median() -> None:
+    hostile = 1e3
+    rows = {
+        "w": torch.ones(5, 1),
+        "head": torch.ones(5, 2),
+        "prototypes": torch.tensor([1.0, 2.0, 3.0, 4.0, hostile]).view(5, 1, 1).expand(5, 2, 3),
+        "counts": torch.tensor([[4.0, 1.0]] * 4 + [[4.0, 0.0]]),
+        "means": torch.ones(5, 2, 3),
+        "variance": torch.ones(5, 1),
+    }
+    cohort = Cohort(torch.arange(5), torch.full((5,), 0.2), 5, 1, 0)
+    first = {
+        "w": torch.zeros(1, 1),
+        "head": torch.zeros(1, 2),
+        "prototypes": torch.zeros(1, 2, 3),
+        "known": torch.zeros(1, 2),
+    }
+    for pool, expected in (("mean", [202.0, 2.5]), ("median", [3.0, 2.5])):
+        stage = collaboration(pool)  # type: ignore[arg-type]
+        _, out = stage.update(stage.init(first, {}, 5)[0], rows, cohort)
+        assert out["prototypes"][0].tolist() == [[x] * 3 for x in expected]
 
 
 def test_one_client_without_alignment_is_fedrep() -> None:
@@ -152,7 +175,7 @@ def test_a_client_that_never_took_part_gets_the_mean_of_the_heads() -> None:
 
 
 def test_what_cannot_work_is_refused() -> None:
-    for keywords in ({"pull": -1}, {"head_lr": 0}, {"head_epochs": -1}):
+    for keywords in ({"pull": -1}, {"head_lr": 0}, {"head_epochs": -1}, {"least": 0}, {"pool": "x"}):
         with pytest.raises(InputError, match=f"fedpac: {next(iter(keywords))} must"):
             fedpac(**keywords)
     with pytest.raises(InputError, match=r"must be nn\.Linear, got Point"):

@@ -5,9 +5,9 @@ import torch
 from helpers import CLASSES, Sum, blobs, net, run
 from torch.func import functional_call
 
-from fairlead.core import BodyAndHead, FastNetwork, InputError, Layout, Task, Training
+from fairlead.core import BodyAndHead, Cohort, FastNetwork, InputError, Layout, Task, Training
 from fairlead.methods import fedproto, local
-from fairlead.methods.fedproto import Prototypical, own
+from fairlead.methods.fedproto import Pool, Prototypical, own, pooling
 
 FEDERATION = blobs()
 
@@ -77,8 +77,54 @@ def test_without_the_tie_and_by_its_head_it_is_local() -> None:
     torch.testing.assert_close(mine[:, own(Layout(Prototypical(net()))).columns], alone, atol=1e-6, rtol=1e-5)
 
 
+def pooled(pool: Pool, prototypes: list[list[list[float]]], counts: list[list[float]]) -> tuple[list[object], object]:
+    """Five clients' prototypes of three classes, one number each, after a round in which class 2 was known as 7."""
+    stage = pooling(pool)
+    state, _ = stage.init(
+        {"prototypes": torch.tensor([[[0.0], [0.0], [7.0]]]), "known": torch.tensor([[0.0, 0.0, 1.0]])}, {}, 5
+    )
+    cohort = Cohort(torch.arange(5), torch.full((5,), 0.2), 5, 1, 0)
+    rows = {"prototypes": torch.tensor(prototypes), "counts": torch.tensor(counts)}
+    after, sent = stage.update(state, rows, cohort)
+    assert all(torch.equal(after[n], sent[n]) for n in ("prototypes", "known"))
+    return sent["prototypes"][0, :, 0].tolist(), sent["known"].tolist()
+
+
+def test_the_median_is_over_those_that_have_the_class_whatever_their_samples() -> None:
+    prototypes = [[[1.0], [4.0], [0.0]], [[2.0], [0.0], [0.0]], [[3.0], [6.0], [0.0]], [[9e3], [-9e3], [0.0]]]
+    prototypes.append([[-9e3], [0.0], [0.0]])
+    counts = [[2.0, 1.0, 0.0], [2.0, 0.0, 0.0], [4.0, 3.0, 0.0], [9.0, 4.0, 0.0], [3.0, 0.0, 0.0]]
+    # Class 0: the middle of -9000, 1, 2, 3 and 9000. Class 1: of -9000, 4 and 6. Class 2: nobody has it.
+    assert pooled("median", prototypes, counts) == ([2.0, 4.0, 7.0], [[1.0, 1.0, 1.0]])
+    mean = (2 * 1 + 2 * 2 + 4 * 3 + 9 * 9e3 - 3 * 9e3) / 20
+    assert pooled("mean", prototypes, counts)[0] == pytest.approx([mean, (4 + 3 * 6 - 4 * 9e3) / 8, 7.0])
+
+
+@pytest.mark.parametrize("pool", ["mean", "median"])
+def test_a_client_that_says_it_has_fewer_than_no_samples_is_not_heard(pool: Pool) -> None:
+    prototypes = [[[2.0], [4.0], [0.0]]] * 4 + [[[9e3], [9e3], [9e3]]]
+    counts = [[1.0, 2.0, 0.0]] * 4 + [[-4.0, -8.0, -1.0]]
+    assert pooled(pool, prototypes, counts) == ([2.0, 4.0, 7.0], [[1.0, 1.0, 1.0]])
+
+
+def test_of_a_class_with_few_samples_nothing_is_told() -> None:
+    t, start = task([0, 1, 2])
+    _, usual = fedproto().client(*fedproto().init(start, t.layout), t)
+    fewest = int(usual["counts"].min())
+    method = fedproto(least=fewest + 1)
+    _, told = method.client(*method.init(start, t.layout), t)
+    rare = usual["counts"] == fewest
+    assert rare.any()
+    assert not rare.all()
+    assert not told["counts"][rare].any()
+    assert not told["prototypes"][rare].any()
+    assert usual["prototypes"][rare].abs().sum() > 0
+    assert torch.equal(told["counts"][~rare], usual["counts"][~rare])
+    assert torch.equal(told["prototypes"][~rare], usual["prototypes"][~rare])
+
+
 def test_what_cannot_work_is_refused() -> None:
-    for wrong in ({"pull": -1.0}, {"answer": "x"}):
+    for wrong in ({"pull": -1.0}, {"answer": "x"}, {"least": 0}, {"pool": "x"}):
         with pytest.raises(InputError, match=f"fedproto: {next(iter(wrong))} must"):
             fedproto(**wrong)
     with pytest.raises(InputError, match=r"fedproto: the last layer must be nn\.Linear, got Point"):

@@ -16,7 +16,6 @@ from fairlead.clients.pool import Engine, Pool, Work
 from fairlead.clients.states import States, StateStore
 from fairlead.core.device import on_host, to_host
 from fairlead.core.errors import InputError, RunError, check_kind, require
-from fairlead.core.fast.machine import threads
 from fairlead.core.layout import Layout
 from fairlead.core.plan import Plan
 from fairlead.core.task import SplitName
@@ -91,14 +90,13 @@ class InProcess:
     def train(self, ids: Tensor, round: int, message: Named) -> Answer:
         """A round of these clients; one whose answer is not sound keeps its old state and its reply goes nowhere."""
         before = self._running().passes
-        with threads(1):  # the workers have the cores; OpenMP's threads would wait for more, in a loop, on them
-            states, replies = self._ask(self._exchange.train, ids, round, self._states.get(ids), message)
-            absent = unsound(ids, states, replies, message, batches(self._training, self._federation.train.sizes[ids]))
-            if absent:
-                sound = torch.tensor([k not in absent for k in ids.tolist()])
-                ids, states, replies = ids[sound], _rows(states, sound), _rows(replies, sound)
-            if len(ids):
-                self._states.put(ids, states)
+        states, replies = self._ask(self._exchange.train, ids, round, self._states.get(ids), message)
+        absent = unsound(ids, states, replies, message, batches(self._training, self._federation.train.sizes[ids]))
+        if absent:
+            sound = torch.tensor([k not in absent for k in ids.tolist()])
+            ids, states, replies = ids[sound], _rows(states, sound), _rows(replies, sound)
+        if len(ids):
+            self._states.put(ids, states)
         samples = gradient_samples(self._training, self._federation.train.sizes[ids])
         return Answer(ids, replies, absent, samples, self._running().passes - before)
 

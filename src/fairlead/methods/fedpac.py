@@ -9,6 +9,7 @@ c_k       message["prototypes"]   mean feature of class k over all clients, wher
 h_i       reply["means"]          share of class k times its mean feature, under the body as received
 V_i       reply["variance"]       (E‖z‖² - ‖h_i‖²)/n_i: the variance of h_i's estimate
           least                   samples of a class below which a client says nothing of the class; 1 is the paper's
+          pool                    how c_k is made: "mean" is the paper's, "median" FedProto's against hostile clients
 α_i       combine                 argmin over the simplex of Σ_j α_j² V_j + ‖h_i - Σ_j α_j h_j‖²
 
 Cost: nothing kept per client; body, head and prototypes each way and the means up, every round; N small problems.
@@ -28,15 +29,19 @@ from torch import Tensor, nn
 from fairlead.core import Batch, BodyAndHead, Cohort, Layout, MeanLoss, Method, Named, Server, Task, require
 from fairlead.core.device import on_host
 from fairlead.core.features import by_class, class_sums, features, with_linear_head
+from fairlead.methods.fedproto import Pool, pooling
 from fairlead.servers import averaging, chain, mean, no_state, per_name
 
 
-def fedpac(*, pull: float = 1.0, head_lr: float | None = None, head_epochs: int = 1, least: int = 1) -> Method:
+def fedpac(
+    *, pull: float = 1.0, head_lr: float | None = None, head_epochs: int = 1, least: int = 1, pool: Pool = "mean"
+) -> Method:
     """Features tied to shared class prototypes, heads mixed client by client."""
     require(pull >= 0, f"fedpac: pull must be >= 0, got {pull}; 0 leaves the features free")
     require(head_lr is None or head_lr > 0, f"fedpac: head_lr must be > 0, got {head_lr}; the paper's is 0.1")
     require(head_epochs >= 0, f"fedpac: head_epochs must be >= 0, got {head_epochs}")
     require(least >= 1, f"fedpac: least must be >= 1, got {least}; 1 tells of every class that a client has")
+    require(pool in ("mean", "median"), f"fedpac: pool must be 'mean' or 'median', got '{pool}'")
 
     def init(params: Tensor, layout: Layout) -> tuple[Named, Named]:
         classes, d = layout.slots["head.weight"].shape
@@ -91,7 +96,7 @@ def fedpac(*, pull: float = 1.0, head_lr: float | None = None, head_epochs: int 
 
     def server(average: Server) -> Server:
         keep = Server(no_state, lambda state, rows, cohort: (state, rows))
-        return chain(collaboration(), per_name(w=averaging(average), head=keep, prototypes=keep, known=keep))
+        return chain(collaboration(pool), per_name(w=averaging(average), head=keep, prototypes=keep, known=keep))
 
     return Method(
         init,
@@ -112,8 +117,8 @@ def divided(module: nn.Module) -> BodyAndHead:
     return parts
 
 
-def collaboration() -> Server:
-    """Prototypes averaged by class, and for each client its own mixture of the heads; the body passes through.
+def collaboration(pool: Pool) -> Server:
+    """Prototypes pooled by class, and for each client its own mixture of the heads; the body passes through.
 
     State: each client's last head, means and variance, whether it has taken part, and the prototypes.
     """
@@ -130,16 +135,10 @@ def collaboration() -> Server:
         }, message
 
     def update(state: Named, rows: Named, cohort: Cohort) -> tuple[Named, Named]:
-        ids, counts = cohort.ids, rows["counts"]
+        ids = cohort.ids
         kept = {n: state[n].index_copy(0, ids.to(rows[n].device), rows[n]) for n in ("head", "means", "variance")}
         kept["present"] = state["present"].index_fill(0, ids.to(state["present"].device), 1.0)
-
-        total = counts.sum(0)[None]  # (1, K)
-        seen = (total > 0)[..., None]
-        fresh = torch.einsum("ck,ckd->kd", counts, rows["prototypes"]) / total.clamp(min=1)[..., None]
-        kept["prototypes"] = torch.where(seen, fresh, state["prototypes"])
-        kept["known"] = torch.where(total > 0, 1.0, state["known"])
-
+        kept |= pooling(pool).update(state, rows, cohort)[0]
         there = on_host(kept["present"])[:, 0] > 0
         alpha = combine(kept["means"][there].flatten(1), kept["variance"][there, 0])
         heads = kept["head"][there].mean(0).repeat(len(there), 1)

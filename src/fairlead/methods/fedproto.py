@@ -6,12 +6,16 @@ C̄^(j)     message["prototypes"]   mean feature of class j over the clients tha
 C_i^(j)   reply["prototypes"]     mean feature of client i's train samples of class j, after local training
 |D_i,j|   reply["counts"]         how many these are: the weight of C_i^(j) in C̄^(j)
 λ         pull                    weight of ‖z - C̄^(y)‖²/d beside the usual loss; 0 trains alone
+          least                   samples of a class below which a client says nothing of the class; 1 is the paper's
+          pool                    how C̄^(j) is made: "mean" is the paper's, by samples; "median", of every coordinate
+                                  over the clients that have the class, is one that hostile clients cannot carry away
 
 Cost: one model kept per client; classes x features numbers each way, every round: no model travels. So clients may have
 different architectures whose features are of one size: `model` is then a `fairlead.models.Several`, or --model mixed.
 The deployed model answers with the class whose prototype is nearest to the sample's feature, as the paper's does;
-before any prototype is known, and with answer="head", by its own head. Prototypes are mean features of real samples:
-what a class looks like to a model that only its client has.
+before any prototype is known, and with answer="head", by its own head.
+Privacy: prototypes are mean features of real samples: what a class looks like to a model that only its client has. Of
+a class with one sample it is that sample's feature; `least` leaves such classes out of what the client sends.
 Differs from the paper: the tie is that of the released code, each sample's feature to its class's prototype, where the
 paper ties the local mean. A class nobody brought in a round keeps its prototype.
 """
@@ -23,6 +27,9 @@ from torch import Tensor, nn
 
 from fairlead.core import Batch, BodyAndHead, Cohort, Layout, MeanLoss, Method, Named, Part, Server, Task, require
 from fairlead.core.features import by_class, features, with_linear_head
+from fairlead.functional import coordinate_median
+
+Pool = Literal["mean", "median"]
 
 
 class Prototypical(BodyAndHead):
@@ -46,10 +53,14 @@ class Prototypical(BodyAndHead):
         return torch.where(self.known.sum() > 0, near, self.head(z))
 
 
-def fedproto(*, pull: float = 1.0, answer: Literal["prototypes", "head"] = "prototypes") -> Method:
+def fedproto(
+    *, pull: float = 1.0, answer: Literal["prototypes", "head"] = "prototypes", least: int = 1, pool: Pool = "mean"
+) -> Method:
     """Clients share the mean feature of every class, and no model."""
     require(pull >= 0, f"fedproto: pull must be >= 0, got {pull}; 0 trains alone")
     require(answer in ("prototypes", "head"), f"fedproto: answer must be 'prototypes' or 'head', got '{answer}'")
+    require(least >= 1, f"fedproto: least must be >= 1, got {least}; 1 tells of every class that a client has")
+    require(pool in ("mean", "median"), f"fedproto: pool must be 'mean' or 'median', got '{pool}'")
 
     def init(params: Tensor, layout: Layout) -> tuple[Named, Named]:
         shape = layout.slots["prototypes"].shape
@@ -67,7 +78,9 @@ def fedproto(*, pull: float = 1.0, answer: Literal["prototypes", "head"] = "prot
         start = joined(state, message, task, "prototypes")
         u = task.descend(start, loss=MeanLoss(values, message | task.given))
         prototypes, counts = by_class(task.outputs(u, "train", features), task)
-        return {"theta": u[:, own(task.layout).columns]}, {"prototypes": prototypes, "counts": counts}
+        told = counts >= least
+        reply = {"prototypes": prototypes * told[..., None], "counts": counts * told}
+        return {"theta": u[:, own(task.layout).columns]}, reply
 
     def personal(state: Named, message: Named, task: Task) -> Tensor:
         return joined(state, message, task, answer)
@@ -76,7 +89,7 @@ def fedproto(*, pull: float = 1.0, answer: Literal["prototypes", "head"] = "prot
         init,
         client,
         personal,
-        lambda average: pooling(),
+        lambda average: pooling(pool),
         average=None,
         wrap=Prototypical,
         needs_classes=True,
@@ -100,17 +113,26 @@ def joined(state: Named, message: Named, task: Task, answer: str) -> Tensor:
     )
 
 
-def pooling() -> Server:
-    """Each class's prototype: the mean of those that clients sent, weighted by their samples of the class."""
+def pooling(pool: Pool) -> Server:
+    """Each class's prototype: the mean by samples, or the median, of those that clients sent.
+
+    The median asks only who has the class: how many samples they have is what clients say of themselves.
+    """
 
     def init(message: Named, hello: Named, clients: int) -> tuple[Named, Named]:
         return dict(message), message
 
     def update(state: Named, rows: Named, cohort: Cohort) -> tuple[Named, Named]:
-        total = rows["counts"].sum(0)[None]  # (1, K)
-        fresh = torch.einsum("ck,ckd->kd", rows["counts"], rows["prototypes"]) / total.clamp(min=1)[..., None]
+        counts, sent = rows["counts"].clamp(min=0), rows["prototypes"]  # fewer than none is nonsense
+        total = counts.sum(0)  # (K,)
+        if pool == "mean":
+            fresh = torch.einsum("ck,ckd->kd", counts, sent) / total.clamp(min=1)[:, None]
+        else:
+            fresh = torch.zeros_like(sent[0])
+            for k in total.nonzero()[:, 0].tolist():
+                fresh[k] = coordinate_median(sent[counts[:, k] > 0, k])
         after = {
-            "prototypes": torch.where((total > 0)[..., None], fresh, state["prototypes"]),
+            "prototypes": torch.where((total > 0)[:, None], fresh, state["prototypes"]),
             "known": torch.where(total > 0, 1.0, state["known"]),
         }
         return after, dict(after)
