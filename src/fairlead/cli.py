@@ -414,7 +414,7 @@ def show_verdicts(told: dict[str, str], out: Path) -> None:
 
 
 @flower.command(
-    name="init", epilog="Example: `fairlead flower init study fedrep+confree --sites a,b,c --label outcome --rounds 40`"
+    name="init", epilog="Example: `fairlead flower init study fedrep+confree --sites a,b,c --label outcome`"
 )
 @with_settings
 def flower_init(

@@ -40,7 +40,7 @@ from fairlead.machines.flower.keys import write_certificates
 from fairlead.machines.flower.privacy import SUMS, needs_single_updates, refuse_secure_aggregation
 from fairlead.machines.flower.tryout import Tryout, free_port
 from fairlead.machines.flower.write import read_config, write_app
-from fairlead.machines.study import Study
+from fairlead.machines.study import Run, Study
 from fairlead.models import build
 from fairlead.runs.files import read_json, read_table
 
@@ -192,7 +192,7 @@ def test_the_app_is_written_as_asked_for(tmp_path: Path) -> None:
     assert study.sites == ("a", "b")
     assert study.methods == ("fedora", "fedrep+confree")
     assert study.seeds == 2
-    assert study.plan(0).rounds == 30
+    assert study.plan(Run("local", 0)).rounds == 30
     assert study.reading().drop == ("p", "q")
     assert study.settings["set"] == {"fedora": {"a": "0.8"}}
     again = fairlead("flower", "init", str(tmp_path / "app"), "fedora", "--sites", "a,b")

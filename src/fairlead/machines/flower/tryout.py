@@ -203,13 +203,15 @@ class Tryout:
 
 def progress_of(out: Path, study: Study) -> str:
     """How far a study is, in words."""
-    rounds = {run.name: study.rounds(run) for run in study.runs}
+    rounds = {run.name: study.rounds(run) for run in study.runs} if study.effort is None else {}
     tables = sorted((out / "runs").glob("*/rounds.parquet"), key=lambda p: p.stat().st_mtime)
     done = [(path.parent.name, max(read_table(path)["round"], default=0)) for path in tables]
     if not done:
         return "the sites agree on columns and classes"
-    finished = sum(round >= rounds[name] for name, round in done)
     name, round = done[-1]
+    if not rounds:  # they are searched for
+        return f"{name}: round {round}"
+    finished = sum(round >= rounds[name] for name, round in done)
     return f"{name}: round {round} of {rounds[name]}; {finished} of {len(rounds)} trainings done"
 
 
