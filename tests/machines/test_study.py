@@ -319,14 +319,14 @@ def test_a_site_that_is_away_is_left_out_and_comes_back(data: Path, tmp_path: Pa
 def test_a_site_that_missed_a_part_of_the_cross_fitting_decides_by_what_the_others_say(
     data: Path, tmp_path: Path
 ) -> None:
-    settings = SETTINGS | {"rounds": 2, "evaluate_every": 1, "set": {"guard": {"parts": 3}}}
+    settings = SETTINGS | {"rounds": 1, "evaluate_every": 1, "set": {"guard": {"parts": 3}}}
     study = Study(tuple(p.stem for p in data.glob("*.csv")), ("fedavg+guard",), settings, seeds=2)
     post = Direct(study, data, tmp_path / "sites")
 
     def ask(questions: dict[int, Question], patient: bool = False) -> Mapping[int, bytes | str]:
         # The site says hello, and is then away for all rounds of one training.
         runs = [json.loads(text).get("run") for text, _ in questions.values()]
-        post.dead = {1} if ["fedavg", 0, [1, 3]] in runs else set()
+        post.dead = {1} if ["fedavg", 0, [1, 3], None] in runs else set()
         return post(questions, patient)
 
     results = conduct(study, ask, tmp_path / "out")
@@ -340,6 +340,8 @@ def test_a_site_that_missed_a_part_of_the_cross_fitting_decides_by_what_the_othe
 
 
 def test_a_verdict_says_which_training_was_too_short(data: Path, tmp_path: Path) -> None:
+    for name in ("switzerland", "va"):
+        (data / f"{name}.csv").unlink()  # two sites are enough
     short = conduct(two := a_study(data, "fedavg", rounds=2), Direct(two, data, tmp_path / "s2"), tmp_path / "out2")
     assert short["short"] == {"local": "not known", "fedavg": "not known"}
     text = (tmp_path / "s2" / two.sites[0] / two.name / "verdict.txt").read_text()
@@ -349,7 +351,7 @@ def test_a_verdict_says_which_training_was_too_short(data: Path, tmp_path: Path)
     assert improving["short"] == {"local": "improving", "fedavg": "improving"}
     text = (tmp_path / "s12" / slow.sites[0] / slow.name / "verdict.txt").read_text()
     assert "Training alone was still improving after 12 rounds: a longer training may change the verdict." in text
-    done = a_study(data, "fedavg", rounds=60, evaluate_every=3, lr=0.3)
+    done = a_study(data, "fedavg", rounds=40, evaluate_every=2, lr=0.3)
     settled = conduct(done, Direct(done, data, tmp_path / "s60"), tmp_path / "out60")
     assert settled["short"] == {}
 
@@ -390,6 +392,10 @@ def test_columns_that_sites_see_differently_are_brought_together_or_refused() ->
         InputError, match="t writes the classes as no, yes, and s writes the classes as 0, 1; all sites"
     ):
         agree({"s": told(kept, classes=("0", "1")), "t": told(kept), "u": told(kept, classes=("1",))})
+    with pytest.raises(InputError, match="t has no column beside y to learn from"):
+        agree({"s": told(kept), "t": told()})
+    with pytest.raises(InputError, match="u has no column in common with another site; it has c"):
+        agree({"s": told(kept), "t": told(number, kept), "u": told(OwnColumn("c", "number", False))})
     with pytest.raises(InputError, match="all rows of all sites are of one class"):
         agree({"s": told(kept, classes=("no",)), "t": told(kept, classes=("No",))})
 
@@ -504,7 +510,9 @@ def test_a_metric_for_other_targets_is_refused_before_anything_is_trained(data: 
     assert [what for what, _ in post.asked] == ["look", "tell"]
 
 
-def test_a_site_with_three_rows_or_few_columns_takes_part_and_two_rows_are_refused(data: Path, tmp_path: Path) -> None:
+def test_a_site_with_three_rows_or_few_columns_takes_part_and_two_rows_are_refused(
+    data: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     first, second, third, last = sorted(p.stem for p in data.glob("*.csv"))
     tables = {name: pd.read_csv(data / f"{name}.csv") for name in (first, second, third)}
     tables[first].iloc[:3].to_csv(data / f"{first}.csv", index=False)
@@ -516,6 +524,7 @@ def test_a_site_with_three_rows_or_few_columns_takes_part_and_two_rows_are_refus
     assert results["unjudged"] == {}
     texts = {name: (tmp_path / "sites" / name / study.name / "verdict.txt").read_text() for name in study.sites}
     assert "too few to tell" in texts[first]
+    assert f"{second} has no column thalach, chol, which others have" in caplog.text
     assert "because most train rows of" in texts[third]  # accuracy would tell nothing there
     assert "The measure is accuracy" in texts[last]
     tables[first].iloc[:2].to_csv(data / f"{first}.csv", index=False)
@@ -559,6 +568,10 @@ def test_a_study_is_checked_before_it_begins() -> None:
         ((("a", "b"), ("local+guard",), {}), "LOCAL cannot be worse than alone"),
         ((("a", "b"), ("fedora",), {"clients": 3}), "no setting of a study"),
         ((("a", "b"), ("fedora",), {"metric": "speed"}), "metric 'speed' is unknown"),
+        ((("a", "b"), ("fedora",), {"rounds": 0}), "rounds must be >= 1, got 0"),
+        ((("a", "b"), ("fedora",), {"lr": -1}), "lr must be > 0"),
+        ((("a", "b"), ("fedora",), {"evaluate_every": -1}), "evaluate_every must be >= 1"),
+        ((("a", "b"), ("fedora",), {"schedule": "cosine"}), "needs to know the rounds beforehand"),
     ):
         with pytest.raises(InputError, match=reason):
             Study(*arguments)

@@ -27,7 +27,7 @@ from fairlead.clients.wire import Ask
 from fairlead.comparison.assess import quiet
 from fairlead.comparison.decisions import Answers, in_order
 from fairlead.core import EngineError, Federation, Split, check_targets
-from fairlead.data.agreement import Agreed, Look, agree
+from fairlead.data.agreement import Agreed, Look, agree, lacking
 from fairlead.data.preparation import Preparation, Told
 from fairlead.data.preparation import agreed as prepared
 from fairlead.effort import Curve, Effort, search
@@ -222,7 +222,10 @@ def agreement(asker: Asker, path: Path) -> tuple[Agreed, Preparation | None]:
         return AGREED.validate_python(kept["agreed"]), Preparation.from_json(made) if made else None
     plain = study.to_json()
     looks = asker.all("look", lambda k: {"study": plain, "version": VERSION}, TypeAdapter(Look))
-    agreed = agree(dict(zip(study.sites, looks, strict=True)), study.checked.positive)
+    own = dict(zip(study.sites, looks, strict=True))
+    agreed = agree(own, study.checked.positive)
+    for site, names in lacking(own, agreed).items():
+        logger.warning("%s has no column %s, which others have; it counts as missing there", site, ", ".join(names))
     preparation = None
     if agreed.columns:
         answers = asker.all("tell", lambda k: {"study": plain, "agreed": asdict(agreed)}, TypeAdapter(Told))

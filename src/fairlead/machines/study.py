@@ -100,6 +100,8 @@ class Study:
         for method in self.methods:
             self.entry(method)
         self.plan(Run(CONTROL, 0))
+        self.training(Run(CONTROL, 0))
+        _ = self.effort  # says so where it does not fit
 
     @property
     def checked(self) -> Settings:
@@ -244,8 +246,8 @@ class Study:
 
     def _chosen(self, run: Run) -> dict[str, Any]:
         """The settings of a training, a trial's or with what was chosen."""
-        settled, effort = self._settled(), self.effort
-        if run.lr is not None and effort is not None:
+        settled = self._settled()
+        if run.lr is not None and (effort := self.effort) is not None:
             tried = {"lr": run.lr, "rounds": effort.rounds, "evaluate_every": effort.every}
             return settled | tried | {"patience": effort.patience, "select": "loss", "tested": False}
         if run.method in self.chosen:
