@@ -4,7 +4,7 @@ BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 INSTALL_MACHINES := .venv-machines/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints-machines.txt
 
-.PHONY: demo picture test coverage test-machines audit lock clean
+.PHONY: demo picture test types-of-library types-of-tests coverage test-machines audit lock clean
 
 demo: .venv/installed
 	$(BIN)/fairlead compare fedavg fedrep+confree ditto --data heart-disease --effort quick --out runs/demo
@@ -17,9 +17,14 @@ test: .venv/installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports --no-cache
-	$(BIN)/mypy
-	$(BIN)/mypy --config-file tests/mypy.ini
+	$(MAKE) --no-print-directory -j 2 types-of-library types-of-tests
 	$(BIN)/pytest -n 2 --dist worksteal
+
+types-of-library:
+	$(BIN)/mypy
+
+types-of-tests:
+	$(BIN)/mypy --config-file tests/mypy.ini
 
 # The tests once more, with the lines counted: half as long again.
 coverage: .venv/installed-dev
@@ -27,9 +32,9 @@ coverage: .venv/installed-dev
 	@echo "Coverage: the tests ran $$($(BIN)/coverage report --format=total)% of the lines in src/fairlead"
 
 # Flower, NVFlare and Ray have an environment of their own, since Flower wants older versions of typer and rich. The tests wait
-# for Flower more than they compute. What needs none of them is in `make test`.
+# for Flower more than they compute, so there are more of them at a time than cores. What needs none of them is in `make test`.
 test-machines: .venv-machines/installed
-	.venv-machines/bin/pytest -n 2 --dist loadgroup tests/machines --ignore tests/machines/test_study.py --ignore tests/machines/test_waits.py
+	.venv-machines/bin/pytest -n 4 --dist loadgroup tests/machines --ignore tests/machines/test_study.py --ignore tests/machines/test_waits.py
 
 # Known weaknesses of the packages in requirements.lock; nothing of them is installed for it.
 audit: .venv/bin/python

@@ -284,3 +284,14 @@ def test_watch_wants_a_comparison(fairlead: Command) -> None:
     done = fairlead("watch", "nowhere")
     assert done.returncode == 2
     assert "nowhere/settings.json is missing" in done.stderr
+
+
+def test_keys_without_the_package_that_makes_them_are_one_sentence(
+    fairlead: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "fairlead.machines.flower.keys", None)
+    monkeypatch.delattr("fairlead.machines.flower.keys", raising=False)
+    for words in (("certificates", "keys", "--host", "127.0.0.1"), ("key", "keys/a")):
+        done = fairlead("flower", *words)
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+        assert "pip install 'fairlead[flower]'" in done.stderr

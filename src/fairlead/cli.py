@@ -414,7 +414,7 @@ def show_verdicts(told: dict[str, str], out: Path) -> None:
 
 
 @flower.command(
-    name="init", epilog="Example: `fairlead flower init study fedrep+confree --sites a,b,c --label outcome --rounds 40`"
+    name="init", epilog="Example: `fairlead flower init study fedrep+confree --sites a,b,c --label outcome`"
 )
 @with_settings
 def flower_init(
@@ -458,9 +458,11 @@ def flower_certificates(
     days: Annotated[str, typer.Option(help="How long they are valid.", metavar="N")] = "365",
 ) -> None:
     """Make a certificate authority and a certificate for the SuperLink."""
-    from fairlead.machines.flower.keys import write_certificates
-
-    write_certificates(folder, host, whole("days", days))
+    made = folder / "ca.key"
+    require(
+        not made.exists(), f"{made} exists, and sites may trust it; choose another folder, or remove it for a new one"
+    )
+    flower_keys().write_certificates(folder, host, whole("days", days))
     told = "ca.pem goes to every site; ca.key and server.key stay here"
     console.print(f"Written: {folder}. {told}.", highlight=False, soft_wrap=True)
 
@@ -468,11 +470,18 @@ def flower_certificates(
 @flower.command(name="key", epilog="Example: `fairlead flower key keys/hospital-a`")
 def flower_key(path: Annotated[Path, typer.Argument(metavar="FILE", help="The private key to write.")]) -> None:
     """Make a site's key pair for SuperNode authentication."""
-    from fairlead.machines.flower.keys import write_key
-
-    write_key(path)
+    flower_keys().write_key(path)
     told = "stays at the site; the file that ends in .pub goes to the coordinator"
     console.print(f"Written: {path}, which {told}.", highlight=False, soft_wrap=True)
+
+
+def flower_keys() -> Any:
+    """What makes certificates and keys, if what it needs is installed."""
+    try:
+        from fairlead.machines.flower import keys
+    except ImportError as error:
+        raise InputError("Flower is not installed here; pip install 'fairlead[flower]'") from error
+    return keys
 
 
 nvflare = typer.Typer(

@@ -245,7 +245,12 @@ class Loop:
 
     def stops(self, after: Snapshot) -> bool:
         """Whether patience has run out."""
-        return self.plan.patience is not None and after.best is not None and after.best.waited >= self.plan.patience
+        return ran_out(self.plan, after.best)
+
+
+def ran_out(plan: Plan, best: Best | None) -> bool:
+    """Whether patience has run out: nothing has got better for so many evaluations."""
+    return plan.patience is not None and best is not None and best.waited >= plan.patience
 
 
 def finite_greeting(greeting: Greeting) -> Greeting:

@@ -24,7 +24,7 @@ from fairlead.data import Scenario, owner_column, scenario
 from fairlead.data.files import table_files
 from fairlead.data.sources import EXAMPLES
 from fairlead.effort import Effort
-from fairlead.effort import effort as effort_of
+from fairlead.effort import effort as named_effort
 
 # The published settings, by the paper they come from; a scenario's own come after.
 PROTOCOLS: dict[str, dict[str, Any]] = {
@@ -293,7 +293,7 @@ def resolve(settings: Settings, own: str | None = None) -> Experiment:
     usual: dict[str, Any] = {"participation": 1.0, "engine": "auto"} | protocol_of(name)
     plan = usual | ({} if validated else {"select": "last"}) | given
     require(plan["rounds"] >= 1, f"rounds must be >= 1, got {plan['rounds']}")
-    effort = _effort(settings, validated, preset=name is not None)
+    effort = effort_of(settings, validated, preset=name is not None)
     rounds = plan["rounds"] if effort is None else effort.rounds
     plan = {"evaluate_every": max(1, min(10, rounds // 10))} | plan
     resolved = {
@@ -337,7 +337,7 @@ def _check(e: Experiment, validated: bool) -> None:
     Faults.of(e.faults)
 
 
-def _effort(settings: Settings, validated: bool, *, preset: bool) -> Effort | None:
+def effort_of(settings: Settings, validated: bool, *, preset: bool) -> Effort | None:
     """How hard methods are tried: not at all where a published protocol says how, or there is nothing to choose with.
 
     A step size or a number of rounds that the user gives is not searched for.
@@ -349,7 +349,7 @@ def _effort(settings: Settings, validated: bool, *, preset: bool) -> Effort | No
     require(settings.select is None, "select has no effect with an effort: rounds are chosen by the validation loss")
     fixed = settings.schedule != "cosine"
     require(fixed, "schedule 'cosine' needs to know the rounds beforehand, and an effort searches for them")
-    found = effort_of(asked)
+    found = named_effort(asked)
     if settings.lr is not None:
         found = replace(found, rates=(settings.lr,), further=0)
     if settings.rounds is not None:

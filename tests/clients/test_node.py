@@ -108,7 +108,7 @@ def same_outputs(a: Clients, b: Clients) -> None:
 @pytest.mark.parametrize("name", [*METHODS, *COMPOSED])
 def test_a_method_has_the_same_bits_on_nodes_as_in_one_process(name: str, participation: float, tmp_path: Path) -> None:
     """Every question is sent twice, as a transport that never saw the first answer would do."""
-    plan = Plan(rounds=4, participation=participation, evaluate_every=2, select="validation", evaluate_global=True)
+    plan = Plan(rounds=3, participation=participation, evaluate_every=2, select="validation", evaluate_global=True)
     nodes = at_nodes(parse(name), plan, tmp_path)
 
     def send(questions: dict[int, bytes]) -> dict[int, bytes]:

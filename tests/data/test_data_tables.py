@@ -150,6 +150,7 @@ def test_positive(tmp_path: Path, positive: str, expected: list[int]) -> None:
         (["12/31/2020", "01/13/2020", "", "2/3/2021"], "date"),
         (["2020-01-02T10:00:00", "2020-02-03 11:30", "", "2021-12-31"], "date"),
         ([5, 5, 5, 5], "constant"),
+        ([float("inf")] * 4, "constant"),
         ([None, None, None, None], "empty"),
         (["?", "-", "NA", ""], "empty"),
         (["train", "test", "train", "train"], "part"),

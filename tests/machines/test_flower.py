@@ -11,7 +11,6 @@ import shutil
 import signal
 import ssl
 import subprocess
-import sys
 import threading
 import time
 from collections import OrderedDict
@@ -27,6 +26,7 @@ import pytest
 import torch
 from sites import write_sites
 from test_study import in_one_place
+from typer.testing import CliRunner
 
 pytest.importorskip("flwr", reason="Flower is not installed; `make test-machines` installs and tests it")
 
@@ -34,17 +34,19 @@ from flwr.app import Array
 
 from fairlead import functional, rounds
 from fairlead.catalogue import parse
+from fairlead.cli import app
 from fairlead.clients import InProcess, engine, wrapped
 from fairlead.core import Cohort, EngineError, Federation, InputError, Layout, Plan, Split, Training
 from fairlead.machines.flower.keys import write_certificates
 from fairlead.machines.flower.privacy import SUMS, needs_single_updates, refuse_secure_aggregation
 from fairlead.machines.flower.tryout import Tryout, free_port
 from fairlead.machines.flower.write import read_config, write_app
-from fairlead.machines.study import Study
+from fairlead.machines.study import Run, Study
 from fairlead.models import build
 from fairlead.runs.files import read_json, read_table
 
-SETTINGS = {"label": "disease", "rounds": 4, "evaluate_every": 1, "lr": 0.05, "model": "mlp"}
+# An exchange takes seconds, whatever is trained: few rounds show as much as many.
+SETTINGS = {"label": "disease", "rounds": 2, "evaluate_every": 1, "lr": 0.05, "model": "mlp"}
 MOST_SECONDS = 900.0
 PAGE = Path(__file__).parents[2] / "docs" / "from-laptop-to-hospitals.md"
 NGINX = shutil.which("nginx", path=f"{os.environ['PATH']}{os.pathsep}/usr/sbin")
@@ -87,7 +89,7 @@ def test_three_sites_over_tls_give_the_numbers_of_one_process_though_the_server_
         tried.run(tmp_path / "app")
         until(lambda: tried.processes["stranger"].poll() is not None)
         assert tried.processes["stranger"].returncode != 0  # no key, no entry
-        until(lambda: rounds_done(out, "fedora-seed0") >= 2, MOST_SECONDS)
+        until(lambda: rounds_done(out, "fedora-seed0") >= 1, MOST_SECONDS)
         tried.end("superlink", signal.SIGKILL)
         assert not (out / "results.json").exists()
         tried.link()
@@ -125,24 +127,24 @@ def ask(node, question, data):
     memory = Path(str(node["state-dir"])) / "old-answer"
     if key == ("train", 1):
         memory.write_bytes(found)
-    first = site == SITES[0]
+    first, second = site == SITES[0], site == SITES[1]
     if key == ("train", 2) and first:
         raise ValueError("the disk is full")
-    if key == ("train", 3) and first:
+    if key == ("train", 2) and second:
         return b"x" * 20_000_000
-    if key == ("train", 4) and first:
+    if key == ("train", 3) and first:
         return memory.read_bytes()
-    if key == ("train", 5) and first:
+    if key == ("train", 3) and second:
         start = 8 + int.from_bytes(found[:8], "little")
         return found[:start] + b"\\xff" * (len(found) - start)
-    if key == ("train", 6) and site == SITES[1]:
-        time.sleep(60)
+    if key == ("train", 4) and second:
+        time.sleep(30)
     return found
 """
 
 
 def test_a_round_goes_on_whatever_a_site_does(data: Path, tmp_path: Path) -> None:
-    settings = SETTINGS | {"rounds": 15, "evaluate_every": 15}
+    settings = SETTINGS | {"rounds": 12, "evaluate_every": 12}
     study = Study(tuple(p.stem for p in data.glob("*.csv")), ("fedora",), settings)
     write_app(tmp_path / "app", study, tmp_path / "elsewhere", insecure=True)
     client = tmp_path / "app" / "fairlead_study" / "client_app.py"
@@ -153,7 +155,7 @@ def test_a_round_goes_on_whatever_a_site_does(data: Path, tmp_path: Path) -> Non
     with Tryout(out, insecure=True) as tried:
         started(tried, study, data)
         tried.run(tmp_path / "app")
-        until(lambda: rounds_done(out, run) >= 7, MOST_SECONDS)
+        until(lambda: rounds_done(out, run) >= 5, MOST_SECONDS)
         victim = study.sites[2]
         tried.end(victim, signal.SIGKILL)
         os.kill(int(read_json(tried.home / "sites" / victim / "worker.json")["pid"]), signal.SIGKILL)
@@ -164,42 +166,48 @@ def test_a_round_goes_on_whatever_a_site_does(data: Path, tmp_path: Path) -> Non
     events = {(e["round"], e["who"]): e["what"] for e in read_json(out / "runs" / run / "events.json")}
     first, second, third = study.sites
     assert "the disk is full" in events[2, first]
-    assert "answer has 20,000,000 bytes" in events[3, first]
-    assert "answer is to another question (train, round 1)" in events[4, first]
-    assert "NaN or infinite" in events[5, first]
-    assert "did not come" in events[6, second]
-    assert any(who == third and round > 7 for round, who in events)
+    assert "answer has 20,000,000 bytes" in events[2, second]
+    assert "answer is to another question (train, round 1)" in events[3, first]
+    assert "NaN or infinite" in events[3, second]
+    assert "did not come" in events[4, second]
+    assert any(who == third and round > 5 for round, who in events)
     table = read_table(out / "runs" / run / "rounds.parquet")
-    assert table["left_out"][:6] == [0, 1, 1, 1, 1, 1]
+    assert table["left_out"][:4] == [0, 2, 2, 1]
     assert table["left_out"][-1] == 0  # back again
     assert read_json(out / "results.json")["unjudged"] == {}
 
 
-def fairlead(*words: str, **more: Any) -> subprocess.CompletedProcess[str]:
-
-    return subprocess.run(
-        [sys.executable, "-m", "fairlead", *words], capture_output=True, text=True, timeout=300, **more
-    )
+def fairlead(*words: str) -> str:
+    """A command in this process; why it was refused, or ""."""
+    found = CliRunner().invoke(app, list(words))
+    return "" if found.exception is None else str(found.exception)
 
 
 def test_the_app_is_written_as_asked_for(tmp_path: Path) -> None:
-    done = fairlead(
+    refused = fairlead(
         *("flower", "init", str(tmp_path / "app"), "fedora", "fedrep+confree", "--sites", "b,a", "--label", "y"),
         *("--rounds", "30", "--drop", "p,q", "--set", "fedora.a=0.8", "--seeds", "2"),
     )
-    assert done.returncode == 0, done.stderr
+    assert refused == ""
     study = Study.from_config(read_config(tmp_path / "app"))
     assert study.sites == ("a", "b")
     assert study.methods == ("fedora", "fedrep+confree")
     assert study.seeds == 2
-    assert study.plan(0).rounds == 30
+    assert study.plan(Run("local", 0)).rounds == 30
     assert study.reading().drop == ("p", "q")
     assert study.settings["set"] == {"fedora": {"a": "0.8"}}
-    again = fairlead("flower", "init", str(tmp_path / "app"), "fedora", "--sites", "a,b")
-    assert again.returncode == 2
-    assert "holds an app already" in again.stderr
-    wrong = fairlead("flower", "run", str(tmp_path), "--data", str(tmp_path))
-    assert "holds no app" in wrong.stderr
+    assert "holds an app already" in fairlead("flower", "init", str(tmp_path / "app"), "fedora", "--sites", "a,b")
+    assert "holds no app" in fairlead("flower", "run", str(tmp_path), "--data", str(tmp_path))
+
+
+def test_certificates_are_for_names_of_machines_and_are_not_replaced(tmp_path: Path) -> None:
+    for host in ("", "b\u00fccher.example", "a b", "x" * 64):
+        with pytest.raises(InputError, match=r"is no address and no name of a machine"):
+            write_certificates(tmp_path / "none", [host])
+    assert not (tmp_path / "none").exists()
+    write_certificates(tmp_path / "keys", [".".join(["long"] * 30), "127.0.0.1"])
+    again = fairlead("flower", "certificates", str(tmp_path / "keys"), "--host", "127.0.0.1")
+    assert "ca.key exists, and sites may trust it" in again
 
 
 def test_secure_aggregation_and_methods_that_see_single_updates_refuse_each_other() -> None:

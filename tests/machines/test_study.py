@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import stat
 from collections.abc import Mapping
 from dataclasses import asdict, replace
@@ -25,12 +26,14 @@ from fairlead.data import Scenario
 from fairlead.data.agreement import Agreed, Look, OwnColumn, agree, look, read_own, tell_own
 from fairlead.data.preparation import Preparation
 from fairlead.data.tables import Reading
+from fairlead.effort import EFFORTS, Curve, search
 from fairlead.machines import Site, Study, conduct
 from fairlead.machines.conduct import Question
-from fairlead.machines.study import Run
+from fairlead.machines.study import Chosen, Run
 from fairlead.methods.voices import ROUNDS, Weigh, decide
 from fairlead.metrics import METRICS
 from fairlead.runs.files import read_json, read_table
+from fairlead.runs.records import validation_losses
 
 
 class Direct:
@@ -64,15 +67,108 @@ def in_one_place(study: Study, data: Path, method: str) -> list[float]:
     here = Scenario(data=str(data), label="disease", split="column", clients=None, scaling=s.scaling)
     federation = here.build(0)
     assert federation.names == study.sites
-    entry, plan = study.entry(method), study.plan(0)
+    entry, run = study.entry(method), Run(method, 0)
+    plan = study.plan(run)
     module = study.module(tuple(federation.train.x.shape[1:]), federation.outputs, 0)
-    clients = InProcess(federation, study.training(), engine("loop"))
+    clients = InProcess(federation, study.training(run), engine("loop"))
     *_, (last, now) = rounds.federate(entry.method, clients, module, plan, average=entry.average)
     assert now.best is not None
     assert now.best.round == last.round or plan.select != "last"
     outputs = clients.outputs("test")
     y = [federation.test.client(k)[1] for k in range(federation.clients)]
     return [float((out.argmax(1) == t).float().mean()) for out, t in zip(outputs, y, strict=True)]
+
+
+def chosen_in_one_place(study: Study, data: Path, method: str) -> tuple[float, int]:
+    """The step size and the rounds that the search finds with all rows in one process."""
+    federation = Scenario(data=str(data), label="disease", split="column", clients=None).build(0)
+    sizes = federation.validation.sizes
+    assert study.effort is not None
+
+    def tried(lr: float, count: int) -> Curve:
+        entry, run = study.entry(method), Run(method, 0, lr=lr)
+        plan = replace(study.plan(run), rounds=count)
+        found: dict[int, float] = {}
+        with InProcess(federation, study.training(run), engine("vectorised")) as clients:
+            module = study.module(tuple(federation.train.x.shape[1:]), federation.outputs, 0)
+            for happened, _ in rounds.federate(entry.method, clients, module, plan, average=entry.average):
+                for score in happened.scores:
+                    assert score.split == "validation"
+                    found[happened.round] = float((score.values["loss"].double() * sizes).sum() / sizes.sum())
+        return Curve(list(found), list(found.values()), stopped=max(found) < count)
+
+    best = search(tried, study.effort)
+    return best.lr, best.round
+
+
+def test_step_size_and_rounds_are_chosen_on_validation_rows_as_in_one_place(data: Path, tmp_path: Path) -> None:
+    for name in ("switzerland", "va"):
+        (data / f"{name}.csv").unlink()  # two sites are enough
+    settings = {"label": "disease", "model": "mlp", "effort": "quick", "rounds": 14}
+    study = Study(tuple(p.stem for p in data.glob("*.csv")), ("fedavg",), settings)
+    post = Direct(study, data, tmp_path / "sites")
+    results = conduct(study, post, tmp_path / "out")
+    assert [what for what, _ in post.asked].count("begin") == 2  # the second says what was chosen
+    chosen = {name: Chosen(**found) for name, found in results["chosen"].items()}
+    for method in ("local", "fedavg"):
+        assert chosen[method][:2] == chosen_in_one_place(study, data, method)
+        there = results["runs"][f"{method}-seed0"]["scores"]["accuracy"]
+        here = in_one_place(replace(study, chosen=chosen), data, method)
+        assert [there[site] for site in study.sites] == pytest.approx(here, abs=1e-4)
+    text = (tmp_path / "sites" / study.sites[0] / study.name / "verdict.txt").read_text()
+    lr, many, _ = chosen["local"]
+    assert f"on the validation rows of all sites: {lr:g} and {many} rounds for training alone, " in text
+    asked = len(post.asked)
+    (tmp_path / "out" / "results.json").unlink()
+    (tmp_path / "out" / "chosen.json").unlink()  # as if the coordinator had been killed at the end of the search
+    again = conduct(study, post, tmp_path / "out")
+    assert again["chosen"] == results["chosen"]
+    assert len(post.asked) == asked + 3  # begin twice and verdict: nothing is trained again
+
+
+def test_given_values_are_kept_and_a_verdict_says_so(data: Path, tmp_path: Path) -> None:
+    study = a_study(data, "fedavg")
+    assert study.effort is None
+    assert conduct(study, Direct(study, data, tmp_path / "sites"), tmp_path / "out")["chosen"] == {}
+    text = (tmp_path / "sites" / study.sites[0] / study.name / "verdict.txt").read_text()
+    assert "Step size 0.05 and 4 rounds were not searched for" in text
+
+    def searches(**settings: Any) -> tuple[tuple[float, ...], int] | None:
+        effort = Study(("a", "b"), ("fedavg",), settings).effort
+        return None if effort is None else (effort.rates, effort.rounds)
+
+    assert searches() == (EFFORTS["standard"].rates, EFFORTS["standard"].rounds)
+    assert searches(lr=0.2) == ((0.2,), EFFORTS["standard"].rounds)
+    assert searches(rounds=20) == (EFFORTS["standard"].rates, 20)
+    assert searches(fractions=(0.7, 0.0, 0.3)) is None  # no rows to choose on
+    with pytest.raises(InputError, match="effort chooses on validation rows, and fractions leaves none"):
+        searches(effort="quick", fractions=(0.7, 0.0, 0.3))
+
+
+def test_a_site_that_misses_a_score_has_no_say_in_what_is_chosen(data: Path, tmp_path: Path) -> None:
+    settings = {"label": "disease", "model": "mlp", "effort": "quick", "rounds": 6}
+    study = Study(tuple(p.stem for p in data.glob("*.csv")), ("fedavg",), settings)
+    post = Direct(study, data, tmp_path / "sites")
+
+    def ask(questions: dict[int, Question], patient: bool = False) -> Mapping[int, bytes | str]:
+        runs = [json.loads(text).get("run") for text, _ in questions.values()]
+        post.dead = {1} if ["fedavg", 0, None, 0.1] in runs else set()
+        return post(questions, patient)
+
+    results = conduct(study, ask, tmp_path / "out")
+
+    def without_it(lr: float, count: int) -> Curve:
+        found = validation_losses(
+            tmp_path / "out" / "runs" / Run("fedavg", 0, lr=lr).name / "records.parquet", [0, 2, 3]
+        )
+        return Curve(list(found), list(found.values()), stopped=False)
+
+    assert study.effort is not None
+    best = search(without_it, study.effort)
+    found = results["chosen"]["fedavg"]
+    assert (found["lr"], found["rounds"]) == (best.lr, best.round)
+    assert math.isfinite(best.tried[0.1])
+    assert results["unjudged"] == {}
 
 
 @pytest.mark.parametrize("scaling", ["shared", "own"])
@@ -128,15 +224,17 @@ def decided_in_one_place(study: Study, data: Path, name: str, seed: int) -> list
         for voice in voices:
             said.append([])
             for part in parts:
-                entry, plan = study.entry(voice), study.plan(seed)
-                with InProcess(part, study.training(), engine("loop")) as clients:
+                entry, plan = study.entry(voice), study.plan(Run(voice, seed))
+                with InProcess(part, study.training(Run(voice, seed)), engine("loop")) as clients:
                     module = study.module(tuple(part.train.x.shape[1:]), part.outputs, seed)
                     for _ in rounds.federate(entry.method, clients, module, plan, average=entry.average):
                         pass
                     said[-1].append(clients.outputs("test"))
         return Answers(said, parts)
 
-    with InProcess(in_order(answered(how.parts), answered(2)), study.training(), engine("loop")) as clients:
+    with InProcess(
+        in_order(answered(how.parts), answered(2)), study.training(Run(name, seed)), engine("loop")
+    ) as clients:
         plan = Plan(rounds=ROUNDS, evaluate_every=ROUNDS, seed=seed)
         for _ in rounds.federate(decide(how, METRICS["accuracy"], "class"), clients, Weigh(2), plan):
             pass
@@ -221,14 +319,14 @@ def test_a_site_that_is_away_is_left_out_and_comes_back(data: Path, tmp_path: Pa
 def test_a_site_that_missed_a_part_of_the_cross_fitting_decides_by_what_the_others_say(
     data: Path, tmp_path: Path
 ) -> None:
-    settings = SETTINGS | {"rounds": 2, "evaluate_every": 1, "set": {"guard": {"parts": 3}}}
+    settings = SETTINGS | {"rounds": 1, "evaluate_every": 1, "set": {"guard": {"parts": 3}}}
     study = Study(tuple(p.stem for p in data.glob("*.csv")), ("fedavg+guard",), settings, seeds=2)
     post = Direct(study, data, tmp_path / "sites")
 
     def ask(questions: dict[int, Question], patient: bool = False) -> Mapping[int, bytes | str]:
         # The site says hello, and is then away for all rounds of one training.
         runs = [json.loads(text).get("run") for text, _ in questions.values()]
-        post.dead = {1} if ["fedavg", 0, [1, 3]] in runs else set()
+        post.dead = {1} if ["fedavg", 0, [1, 3], None] in runs else set()
         return post(questions, patient)
 
     results = conduct(study, ask, tmp_path / "out")
@@ -242,6 +340,8 @@ def test_a_site_that_missed_a_part_of_the_cross_fitting_decides_by_what_the_othe
 
 
 def test_a_verdict_says_which_training_was_too_short(data: Path, tmp_path: Path) -> None:
+    for name in ("switzerland", "va"):
+        (data / f"{name}.csv").unlink()  # two sites are enough
     short = conduct(two := a_study(data, "fedavg", rounds=2), Direct(two, data, tmp_path / "s2"), tmp_path / "out2")
     assert short["short"] == {"local": "not known", "fedavg": "not known"}
     text = (tmp_path / "s2" / two.sites[0] / two.name / "verdict.txt").read_text()
@@ -251,7 +351,7 @@ def test_a_verdict_says_which_training_was_too_short(data: Path, tmp_path: Path)
     assert improving["short"] == {"local": "improving", "fedavg": "improving"}
     text = (tmp_path / "s12" / slow.sites[0] / slow.name / "verdict.txt").read_text()
     assert "Training alone was still improving after 12 rounds: a longer training may change the verdict." in text
-    done = a_study(data, "fedavg", rounds=60, evaluate_every=3, lr=0.3)
+    done = a_study(data, "fedavg", rounds=40, evaluate_every=2, lr=0.3)
     settled = conduct(done, Direct(done, data, tmp_path / "s60"), tmp_path / "out60")
     assert settled["short"] == {}
 
@@ -292,6 +392,10 @@ def test_columns_that_sites_see_differently_are_brought_together_or_refused() ->
         InputError, match="t writes the classes as no, yes, and s writes the classes as 0, 1; all sites"
     ):
         agree({"s": told(kept, classes=("0", "1")), "t": told(kept), "u": told(kept, classes=("1",))})
+    with pytest.raises(InputError, match="t has no column beside y to learn from"):
+        agree({"s": told(kept), "t": told()})
+    with pytest.raises(InputError, match="u has no column in common with another site; it has c"):
+        agree({"s": told(kept), "t": told(number, kept), "u": told(OwnColumn("c", "number", False))})
     with pytest.raises(InputError, match="all rows of all sites are of one class"):
         agree({"s": told(kept, classes=("no",)), "t": told(kept, classes=("No",))})
 
@@ -332,7 +436,7 @@ def test_a_coordinator_cannot_ask_for_what_stays_at_a_site(data: Path, tmp_path:
 
 def test_a_site_may_have_a_folder_of_images_and_lack_a_class(tmp_path: Path) -> None:
     write_images(tmp_path / "data", a="01", b="012")
-    study = Study(("a", "b"), ("fedavg",), {"rounds": 2, "evaluate_every": 2, "model": "mlp"})
+    study = Study(("a", "b"), ("fedavg",), {"rounds": 2, "evaluate_every": 2, "lr": 0.05, "model": "mlp"})
     post = Direct(study, tmp_path, tmp_path / "sites")
     for one in post.sites:
         one.data = tmp_path / "data" / one.name
@@ -349,7 +453,7 @@ def test_quantities_work_as_well(tmp_path: Path) -> None:
         frame = pd.DataFrame(x, columns=list("pqr")).assign(y=x @ [1.0, 2.0, -1.0] + 0.1 * rng.normal(size=60))
         (tmp_path / "data").mkdir(exist_ok=True)
         frame.to_csv(tmp_path / "data" / f"{site}.csv", index=False)
-    study = Study(("a", "b"), ("fedavg",), {"label": "y", "rounds": 3, "evaluate_every": 3, "model": "mlp"})
+    study = Study(("a", "b"), ("fedavg",), {"label": "y", "rounds": 3, "evaluate_every": 3, "lr": 0.05, "model": "mlp"})
     results = conduct(study, Direct(study, tmp_path / "data", tmp_path / "sites"), tmp_path / "out")
     assert set(results["runs"]["fedavg-seed0"]["scores"]["loss"]) == {"a", "b"}
     assert "rmse" in (tmp_path / "sites" / "a" / study.name / "verdict.txt").read_text()
@@ -406,7 +510,9 @@ def test_a_metric_for_other_targets_is_refused_before_anything_is_trained(data: 
     assert [what for what, _ in post.asked] == ["look", "tell"]
 
 
-def test_a_site_with_three_rows_or_few_columns_takes_part_and_two_rows_are_refused(data: Path, tmp_path: Path) -> None:
+def test_a_site_with_three_rows_or_few_columns_takes_part_and_two_rows_are_refused(
+    data: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     first, second, third, last = sorted(p.stem for p in data.glob("*.csv"))
     tables = {name: pd.read_csv(data / f"{name}.csv") for name in (first, second, third)}
     tables[first].iloc[:3].to_csv(data / f"{first}.csv", index=False)
@@ -418,6 +524,7 @@ def test_a_site_with_three_rows_or_few_columns_takes_part_and_two_rows_are_refus
     assert results["unjudged"] == {}
     texts = {name: (tmp_path / "sites" / name / study.name / "verdict.txt").read_text() for name in study.sites}
     assert "too few to tell" in texts[first]
+    assert f"{second} has no column thalach, chol, which others have" in caplog.text
     assert "because most train rows of" in texts[third]  # accuracy would tell nothing there
     assert "The measure is accuracy" in texts[last]
     tables[first].iloc[:2].to_csv(data / f"{first}.csv", index=False)
@@ -461,13 +568,17 @@ def test_a_study_is_checked_before_it_begins() -> None:
         ((("a", "b"), ("local+guard",), {}), "LOCAL cannot be worse than alone"),
         ((("a", "b"), ("fedora",), {"clients": 3}), "no setting of a study"),
         ((("a", "b"), ("fedora",), {"metric": "speed"}), "metric 'speed' is unknown"),
+        ((("a", "b"), ("fedora",), {"rounds": 0}), "rounds must be >= 1, got 0"),
+        ((("a", "b"), ("fedora",), {"lr": -1}), "lr must be > 0"),
+        ((("a", "b"), ("fedora",), {"evaluate_every": -1}), "evaluate_every must be >= 1"),
+        ((("a", "b"), ("fedora",), {"schedule": "cosine"}), "needs to know the rounds beforehand"),
     ):
         with pytest.raises(InputError, match=reason):
             Study(*arguments)
     flat = {"sites": "b, a", "methods": "fedora,fedrep+confree", "seeds": 2, "label": "y", "lr": 0.1, "model": ""}
     study = Study.from_config(flat | {"set": "fedora.a=0.8", "batch-size": 8, "out": "/x"})
     assert study.sites == ("a", "b")
-    assert study.training().batch_size == 8
+    assert study.training(Run("local", 0)).batch_size == 8
     assert study.settings["set"] == {"fedora": {"a": "0.8"}}
     assert Study.from_json(json.loads(json.dumps(study.to_json()))) == study
 

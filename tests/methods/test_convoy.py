@@ -40,6 +40,7 @@ def test_convoy_deploys_its_tracks_as_one_module_and_says_whom_a_client_listens_
         ["convoy"],
         scenario="rotated-digits",
         clients=3,
+        steps=3,
         rounds=3,
         model="mlp",
         engine="loop",
@@ -51,7 +52,7 @@ def test_convoy_deploys_its_tracks_as_one_module_and_says_whom_a_client_listens_
     for k, client in enumerate(told["clients"]):
         assert tuple(client["weights"]) == TRACKS
         assert all(weight >= 0 for weight in client["weights"].values())
-        assert client["deploys"] in ("local", "stack")
+        assert client["deploys"] in (*TRACKS, "stack")
         model = found.model("convoy", k)
         assert isinstance(model, Voices)
         assert len(model.voices) == len(TRACKS)

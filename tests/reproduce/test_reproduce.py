@@ -1,6 +1,7 @@
 """The published numbers, the cells behind them, and what is made of both."""
 
 import json
+import shutil
 import threading
 import time
 from collections.abc import Callable
@@ -18,7 +19,19 @@ from fairlead.catalogue import parse
 from fairlead.cli import app
 from fairlead.core import InputError
 from fairlead.data import Scenario, load
-from fairlead.reproduce import BUDGETS, STUDIES, across, cells, confree, fedora, plgu, reproduce, rewrite, study
+from fairlead.reproduce import (
+    BUDGETS,
+    STUDIES,
+    Reproduction,
+    across,
+    cells,
+    confree,
+    fedora,
+    plgu,
+    reproduce,
+    rewrite,
+    study,
+)
 from fairlead.reproduce.cells import Found, Wanted, Workshop, collect, experiment_of, runs_of
 from fairlead.reproduce.figures import by_number
 from fairlead.reproduce.processes import side_by_side
@@ -150,8 +163,13 @@ def test_communication_is_exact(tmp_path: Path) -> None:
     assert page["command"] == "fairlead reproduce fedora-communication --budget quick --seeds 1"
 
 
-def test_synthetic1_residual_beats_global_only(tmp_path: Path) -> None:
-    result = reproduce("fedres-synthetic1", budget="quick", out=tmp_path, only=["K = 10"])
+@pytest.fixture(scope="module")
+def synthetic1(tmp_path_factory: pytest.TempPathFactory) -> Reproduction:
+    return reproduce("fedres-synthetic1", budget="quick", out=tmp_path_factory.mktemp("synthetic1"), only=["K = 10"])
+
+
+def test_synthetic1_residual_beats_global_only(synthetic1: Reproduction) -> None:
+    result = synthetic1
     loss = {row: number.mean for (row, column), number in result.numbers.items() if column == "K = 10"}
     assert loss["residual"] < loss["global only"]
     assert loss["residual, control"] < loss["global only, control"] < loss["global only"]
@@ -266,9 +284,10 @@ def test_claims_across_parts_of_a_table_that_are_saved_apart() -> None:
     assert other.status == "does not hold"
 
 
-def test_saved_numbers_are_judged_anew(tmp_path: Path) -> None:
+def test_saved_numbers_are_judged_anew(synthetic1: Reproduction, tmp_path: Path) -> None:
     """What `rewrite` makes of numbers.json is what the reproduction wrote, and a changed number changes the answer."""
-    result = reproduce("fedres-synthetic1", budget="quick", out=tmp_path, only=["K = 10"])
+    shutil.copytree(synthetic1.folder, tmp_path / synthetic1.folder.name)
+    result = replace(synthetic1, folder=tmp_path / synthetic1.folder.name)
     before = {p.name: p.read_text() for p in result.folder.iterdir() if p.suffix in (".md", ".tex", ".csv")}
     saved = json.loads((result.folder / "numbers.json").read_text())
     commits = {c for e in saved["entries"] for c in e["commits"]}

@@ -19,7 +19,9 @@ from fairlead.runs import identity
 from fairlead.runs.files import read_parts
 from fairlead.runs.run import comparison_of, finished
 
-SMALL: dict[str, Any] = {"clients": 3, "rounds": 2, "engine": "loop", "model": "logistic"}
+PLAN: dict[str, Any] = {"clients": 3, "rounds": 2, "engine": "loop", "model": "logistic"}
+SMALL = PLAN | {"steps": 3}  # a round is little work
+TABLE = PLAN | {"column": "site", "folds": 1, "effort": "quick"}
 NEW = r"train anew with --fresh \(from Python: fresh=True\)"
 
 
@@ -60,20 +62,20 @@ def write_csv(path: Path, seed: int, rows: int = 90) -> None:
 def test_a_changed_table_is_refused_and_the_same_content_elsewhere_is_not(tmp_path: Path) -> None:
     table, out = tmp_path / "t.csv", tmp_path / "out"
     write_csv(table, 0)
-    fairlead.compare(["fedavg"], data=table, column="site", out=out, **SMALL)
+    fairlead.compare(["fedavg"], data=table, out=out, **TABLE)
     before = contents(out / "runs")
     table.rename(tmp_path / "moved.csv")
-    fairlead.compare(["fedavg"], data=tmp_path / "moved.csv", column="site", out=out, **SMALL)
+    fairlead.compare(["fedavg"], data=tmp_path / "moved.csv", out=out, **TABLE)
     assert contents(out / "runs") == before
     write_csv(table, 1)
     with pytest.raises(fairlead.RunError, match=f"the data changed; {NEW}"):
-        fairlead.compare(["fedavg"], data=table, column="site", out=out, **SMALL)
+        fairlead.compare(["fedavg"], data=table, out=out, **TABLE)
     write_csv(tmp_path / "moved.csv", 1)
     with pytest.raises(fairlead.RunError, match="the data changed"):
         fairlead.resume(out)
     assert contents(out / "runs") == before
-    fresh = fairlead.compare(["fedavg"], data=table, column="site", out=out, fresh=True, **SMALL)
-    other = fairlead.compare(["fedavg"], data=table, column="site", **SMALL)
+    fresh = fairlead.compare(["fedavg"], data=table, out=out, fresh=True, **TABLE)
+    other = fairlead.compare(["fedavg"], data=table, **TABLE)
     assert fresh.summary["methods"]["fedavg"]["clients"] == other.summary["methods"]["fedavg"]["clients"]
 
 
@@ -198,7 +200,7 @@ def test_your_own_samples_are_taken_as_they_are() -> None:
 @pytest.mark.parametrize("settings", [{"column": "site"}, {"column": "site", "split": "column", "clients": None}])
 def test_a_column_divides_your_own_samples_and_a_table(tmp_path: Path, settings: dict[str, Any]) -> None:
     x, y = samples()
-    plan = {k: v for k, v in SMALL.items() if k != "clients"}
+    plan = {k: v for k, v in PLAN.items() if k != "clients"} | {"folds": 1, "effort": "quick"}
     sites = ["abc"[i % 3] for i in range(90)]
     result = fairlead.compare(["fedavg"], source=from_tensors(x, y, {"site": sites}), **plan, **settings)
     assert [c["name"] for c in result.summary["methods"]["local"]["clients"]] == ["a", "b", "c"]

@@ -43,8 +43,8 @@ from fairlead.metrics import Metric, OwnerVerdict
 from fairlead.runs.files import read_tensors, write_tensors
 from fairlead.runs.identity import digest, fingerprint, versions
 from fairlead.runs.material import Factory, Material
-from fairlead.runs.records import rows_of
-from fairlead.runs.run import Job, Progress, Run, check_same, kept_outputs, result, rounds_in, validation_losses
+from fairlead.runs.records import rows_of, validation_losses
+from fairlead.runs.run import Job, Progress, Run, check_same, kept_outputs, result, rounds_in
 from fairlead.runs.summary import Data, Found, Summary, read_run_summary
 from fairlead.settings import Experiment
 
@@ -234,7 +234,7 @@ def tune(bench: Bench, job: Job) -> tuple[Job, Choice]:
         one = trial(lr, rounds)
         with quiet():
             result(one, None, bench.tell(job.name, effort.rounds), extend=True)
-        found = {r: loss for r, loss in validation_losses(one).items() if r <= rounds}
+        found = {r: loss for r, loss in validation_losses(one.folder / "records.parquet").items() if r <= rounds}
         return Curve(list(found), list(found.values()), stopped=max(found) < rounds)
 
     choice = search(run, effort)

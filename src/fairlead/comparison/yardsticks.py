@@ -25,9 +25,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy.optimize import minimize
-from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.linear_model import LogisticRegression, Ridge
 from threadpoolctl import threadpool_limits
 from torch import Tensor
 
@@ -211,6 +208,8 @@ def _fit(tool: _Tool, classes: int, x: Rows, y: Rows, **settings: Any) -> _Fitte
         simple = tool.name == "majority" or len(y) < 2
     if simple:
         return _Fitted(same)
+    from sklearn.exceptions import ConvergenceWarning
+
     model = CoxRegression(**settings) if y.ndim == 2 else _model(tool, len(y), classes=classes > 0, **settings)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
@@ -220,6 +219,10 @@ def _fit(tool: _Tool, classes: int, x: Rows, y: Rows, **settings: Any) -> _Fitte
 
 
 def _model(tool: _Tool, n: int, *, classes: bool, penalty: float = 1.0, leaves: int = 4, trees: int = 50) -> Any:
+    # Here, since they take a second to import, and whoever imports fairlead would wait for it.
+    from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
+    from sklearn.linear_model import LogisticRegression, Ridge
+
     balanced = {"class_weight": "balanced"} if tool.balance else {}
     if tool.name == "linear":
         return LogisticRegression(C=1 / penalty, max_iter=300, **balanced) if classes else Ridge(alpha=10 * penalty)

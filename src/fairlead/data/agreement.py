@@ -112,6 +112,8 @@ def agree(looks: Mapping[str, Look], positive: str | None = None) -> Agreed:
     require(bool(looks), "nobody said what its data is")
     first = next(iter(looks.values()))
     for owner, one in looks.items():
+        table = bool(one.labels)
+        require(bool(one.columns) or not table, f"{owner} has no column beside {', '.join(one.labels)} to learn from")
         like = (one.labels, one.task, one.shape) == (first.labels, first.task, first.shape)
         require(
             like and bool(one.columns) == bool(first.columns),
@@ -126,10 +128,22 @@ def agree(looks: Mapping[str, Look], positive: str | None = None) -> Agreed:
     for owner, one in looks.items():
         for column in one.columns:
             named.setdefault(column.name.casefold(), {})[owner] = column
+    for owner in looks:
+        own = [told[owner].name for told in named.values() if owner in told]
+        shared = not own or any(owner in told and len(told) > 1 for told in named.values())
+        require(shared, f"{owner} has no column in common with another site; it has {', '.join(own)[:200]}")
     columns = tuple(_agreed_column(told) for told in named.values())
     kept = any(column.kept for column in columns)
     require(kept or not first.columns, "the sites have no column in common that a model could learn from")
     return Agreed(columns, first.labels, first.task, classes, first.shape)
+
+
+def lacking(looks: Mapping[str, Look], agreed: Agreed) -> dict[str, list[str]]:
+    """The columns that models learn from and an owner does not have, by owner; they count as missing there."""
+    used = [column.name for column in agreed.columns if column.kept]
+    own = {owner: {column.name.casefold() for column in one.columns} for owner, one in looks.items()}
+    found = {owner: [name for name in used if name.casefold() not in names] for owner, names in own.items()}
+    return {owner: names for owner, names in found.items() if names}
 
 
 def _kind(one: Look) -> str:

@@ -11,9 +11,6 @@ import numpy as np
 import pandas as pd
 import torch
 from numpy.typing import NDArray
-from sklearn.metrics import balanced_accuracy_score, r2_score
-from sklearn.model_selection import KFold, StratifiedKFold
-from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
 
 from fairlead.core.targets import KINDS
 from fairlead.core.types import Federation
@@ -247,6 +244,11 @@ def _orderly(codes: NDArray[np.float64], y: NDArray[Any], classes: bool) -> NDAr
 
 def _alone(values: NDArray[np.float64], y: NDArray[Any], classes: bool) -> float:
     """How well a small tree predicts from one column, on rows it has not seen."""
+    # Here, since it takes a second to import, and whoever imports fairlead would wait for it.
+    from sklearn.metrics import balanced_accuracy_score, r2_score
+    from sklearn.model_selection import KFold, StratifiedKFold
+    from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
+
     x = values[:, None]
     if classes:
         counts = np.bincount(y)

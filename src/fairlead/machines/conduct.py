@@ -1,8 +1,9 @@
 """The coordinator's side of a study: what sites agree on, the trainings, and the records of both.
 
-The folder of a study holds `agreed.json` (columns, classes and the preparation), for each training a folder `runs/NAME`
-with its records, its checkpoint and `events.json` (who did not answer soundly, when and why), and `results.json`. A
-coordinator that was killed goes on from there when it is started again.
+The folder of a study holds `agreed.json` (columns, classes and the preparation), `chosen.json` (step size and rounds of
+each method, where they are searched for), for each training a folder `runs/NAME` with its records, its checkpoint and
+`events.json` (who did not answer soundly, when and why), and `results.json`. A coordinator that was killed goes on from
+there when it is started again.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ import json
 import logging
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -22,18 +24,19 @@ from pydantic import TypeAdapter, ValidationError
 from fairlead.clients import Remote, placed
 from fairlead.clients.node import SPLITS
 from fairlead.clients.wire import Ask
+from fairlead.comparison.assess import quiet
 from fairlead.comparison.decisions import Answers, in_order
 from fairlead.core import EngineError, Federation, Split, check_targets
-from fairlead.data.agreement import Agreed, Look, agree
+from fairlead.data.agreement import Agreed, Look, agree, lacking
 from fairlead.data.preparation import Preparation, Told
 from fairlead.data.preparation import agreed as prepared
-from fairlead.effort import Curve
+from fairlead.effort import Curve, Effort, search
 from fairlead.machines.site import AGREED, VERSION, Short
-from fairlead.machines.study import CONTROL, Run, Study
-from fairlead.rounds import federate
+from fairlead.machines.study import CONTROL, Chosen, Run, Study
+from fairlead.rounds import federate, ran_out
 from fairlead.runs.checkpoint import kept_round, load_snapshot, save_snapshot
 from fairlead.runs.files import read_json, read_table, write_json
-from fairlead.runs.records import Records, Rounds, go_back, rows_of
+from fairlead.runs.records import Records, Rounds, go_back, rows_of, validation_losses
 
 logger = logging.getLogger(__name__)
 
@@ -42,6 +45,7 @@ Question = tuple[str, bytes]  # a text, and the bytes of a message
 Progress = Callable[[str, int, int], None]  # called with the run, the round just done and all rounds
 FEWEST = 5  # evaluations that show whether a loss is still falling
 MOST_BYTES = 2**22  # of an answer before the first round: names of columns, categories and classes, and counts
+CHOSEN = TypeAdapter(dict[str, Chosen])
 T = TypeVar("T")
 
 
@@ -65,17 +69,63 @@ def conduct(study: Study, post: Post, out: Path, progress: Progress | None = Non
     agreed, preparation = agreement(asker, out / "agreed.json")
     study.metric(made_up(study, agreed, preparation, study.runs[0]).target_kind)  # says so where it does not fit
     common = {"agreed": asdict(agreed), "preparation": preparation and preparation.to_json()}
-    asker.all("begin", lambda k: {"study": study.to_json(), **common}, TypeAdapter(dict[str, Any]))
+    begin(asker, common)
+
+    def trained(run: Run, kept: Mapping[str, int], rounds: int | None = None) -> Path:
+        folder = out / "runs" / run.name
+        train(asker, run, made_up(study, agreed, preparation, run), kept, folder, progress, rounds)
+        return folder
+
+    if study.effort is not None:
+        chosen = searched(study, study.effort, lambda run, rounds: trained(run, {}, rounds), out / "chosen.json")
+        study = asker.study = replace(study, chosen=chosen)
+        begin(asker, common)
     kept: dict[str, int] = {}
     for run in study.runs:
-        folder = out / "runs" / run.name
-        train(study, run, asker, made_up(study, agreed, preparation, run), kept, folder, progress)
-        kept[run.name] = kept_round(folder / "checkpoint.safetensors")
+        kept[run.name] = kept_round(trained(run, kept) / "checkpoint.safetensors")
     short = {name: why for name in (CONTROL, *study.judged) if (why := too_short(study, name, out))}
     unjudged = asker.some("verdict", lambda k: {"study": study.name, "kept": kept, "short": short})
     results = summary(study, out, kept) | {"short": short, "unjudged": unjudged, "exchange_seconds": asker.seconds}
     write_json(out / "results.json", results)
     return results
+
+
+def begin(asker: Asker, common: dict[str, Any]) -> None:
+    """Tell every site what the study is; after the search, with what was chosen."""
+    asker.all("begin", lambda k: {"study": asker.study.to_json(), **common}, TypeAdapter(dict[str, Any]))
+
+
+def searched(study: Study, effort: Effort, trained: Callable[[Run, int], Path], path: Path) -> dict[str, Chosen]:
+    """The step size and rounds of every method, the control among them, that are best on all sites' validation rows."""
+    found = dict(CHOSEN.validate_python(read_json(path))) if path.exists() else {}
+    for method in (CONTROL, *study.judged):
+        if method in found or study.decision(method):
+            continue  # a decision has neither a step size nor rounds of its own
+        away: set[str] = set()
+        while True:
+            before = len(away)
+            best = search(partial(tried, study, method, trained, away), effort)
+            if len(away) == before:
+                break  # else once more: trials are compared by the rows of the same sites, and are not trained again
+        found[method] = Chosen(best.lr, best.round, best.improving)
+        write_json(path, found)
+    return found
+
+
+def tried(
+    study: Study, method: str, trained: Callable[[Run, int], Path], away: set[str], lr: float, rounds: int
+) -> Curve:
+    """A trial with a step size; who misses a score joins `away`, and has no say in what is chosen."""
+    run = Run(method, 0, lr=lr)
+    with quiet():
+        folder = trained(run, rounds)
+    away |= {event["who"] for event in read_json(folder / "events.json") if event["question"] == "score"}
+    others = [k for k, site in enumerate(study.sites) if site not in away]
+    found = validation_losses(folder / "records.parquet", others)
+    if not found:
+        raise EngineError(f"no site scored its validation rows in all trials of {method}; see {folder / 'events.json'}")
+    losses = {round: loss for round, loss in found.items() if round <= rounds}
+    return Curve(list(losses), list(losses.values()), stopped=max(losses) < rounds)
 
 
 class Asker:
@@ -172,7 +222,10 @@ def agreement(asker: Asker, path: Path) -> tuple[Agreed, Preparation | None]:
         return AGREED.validate_python(kept["agreed"]), Preparation.from_json(made) if made else None
     plain = study.to_json()
     looks = asker.all("look", lambda k: {"study": plain, "version": VERSION}, TypeAdapter(Look))
-    agreed = agree(dict(zip(study.sites, looks, strict=True)), study.checked.positive)
+    own = dict(zip(study.sites, looks, strict=True))
+    agreed = agree(own, study.checked.positive)
+    for site, names in lacking(own, agreed).items():
+        logger.warning("%s has no column %s, which others have; it counts as missing there", site, ", ".join(names))
     preparation = None
     if agreed.columns:
         answers = asker.all("tell", lambda k: {"study": plain, "agreed": asdict(agreed)}, TypeAdapter(Told))
@@ -226,22 +279,27 @@ def made_up(study: Study, agreed: Agreed, preparation: Preparation | None, run: 
 
 
 def train(
-    study: Study,
-    run: Run,
     asker: Asker,
+    run: Run,
     invented: Federation,
     kept: Mapping[str, int],
     folder: Path,
     progress: Progress | None,
+    until: int | None = None,
 ) -> None:
-    """One training to its end, from its last checkpoint if it has one; `kept` has the rounds of those before it."""
+    """One training to its end, from its last checkpoint if it has one; `kept` has the rounds of those before it.
+
+    A trial may end for now after the round `until`, and go on later.
+    """
+    study = asker.study
     (method, average, module, plan), checkpoint = study.ready(run, invented), folder / "checkpoint.safetensors"
+    plan = replace(plan, rounds=until or plan.rounds)
     check_targets(run.method, method, invented)
     snapshot, records, rounds = None, Records(), Rounds()
     events: list[dict[str, Any]] = read_json(folder / "events.json") if (folder / "events.json").exists() else []
     if checkpoint.exists():
-        snapshot = load_snapshot(checkpoint, plan)
-        if snapshot.round >= plan.rounds:
+        snapshot = load_snapshot(checkpoint)
+        if snapshot.round >= plan.rounds or ran_out(plan, snapshot.best):
             return
         events.append(_event(None, "coordinator", snapshot.round, "went on from its checkpoint"))
 
@@ -254,7 +312,7 @@ def train(
         write_json(folder / "events.json", events)
 
     write_json(folder / "events.json", events)
-    remote = Remote(asker.messages(run, kept), invented, study.training(), run.name, notice)
+    remote = Remote(asker.messages(run, kept), invented, study.training(run), run.name, notice)
     for round, now in federate(method, remote, module, plan, average=average, snapshot=snapshot):
         records.add(round, counted(remote.samples))
         rounds.add(round)
@@ -273,15 +331,13 @@ def too_short(study: Study, method: str, out: Path) -> Short | None:
     """
     if study.decision(method):
         return None  # it has no rounds of its own, and its voices are judged by themselves
+    if method in study.chosen:
+        return "improving" if study.chosen[method].improving else None
     found = []
     for seed in range(study.seeds):
-        losses: dict[int, list[tuple[float, int]]] = {}
-        records = out / "runs" / Run(method, seed).name / "records.parquet"
-        for r in rows_of(records, split="validation", model="personal"):
-            if r["n"] and np.isfinite(r["loss"]):
-                losses.setdefault(r["round"], []).append((r["loss"], r["n"]))
-        means = [sum(loss * n for loss, n in each) / sum(n for _, n in each) for _, each in sorted(losses.items())]
-        found.append(Curve(sorted(losses), means, stopped=False))
+        losses = validation_losses(out / "runs" / Run(method, seed).name / "records.parquet")
+        sound = {round: loss for round, loss in losses.items() if np.isfinite(loss)}
+        found.append(Curve(list(sound), list(sound.values()), stopped=False))
     if min(len(curve.losses) for curve in found) < FEWEST:
         return "not known"
     return "improving" if any(curve.improving() for curve in found) else None
@@ -315,4 +371,5 @@ def summary(study: Study, out: Path, kept: Mapping[str, int]) -> dict[str, Any]:
         one = {"round": round, "scores": scores, "seconds": table["seconds"]}
         one |= {"bytes_up": sum(table["bytes_up"]), "bytes_down": sum(table["bytes_down"])}
         found[run.name] = one | {"events": read_json(folder / "events.json")}
-    return {"study": study.name, "runs": found}
+    by_method = {name: one._asdict() for name, one in study.chosen.items()}
+    return {"study": study.name, "chosen": by_method, "runs": found}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from functools import cached_property
 from itertools import chain
@@ -159,12 +159,13 @@ class Member:
     def node(self, run: Run, kept: Kept) -> Node:
         """The one that answers in a training; kept, as its threads and samples are ready then."""
         if run not in self._nodes:
-            require(run in self.study.runs, f"{run.name} is no training of {self.study.name}")
+            planned = run._replace(lr=None) in self.study.runs
+            require(planned, f"{run.name} is no training of {self.study.name}")
             own = self._samples(run, kept)
             for old in self._nodes.values():
                 old.close()
             method, _, module, plan = self.study.ready(run, own)
-            here, training = placed(own, self.client, len(self.study.sites)), self.study.training()
+            here, training = placed(own, self.client, len(self.study.sites)), self.study.training(run)
             self._nodes = {run: Node(self.client, here, training, method, module, plan, self.folder)}
         return self._nodes[run]
 
@@ -219,9 +220,10 @@ class Member:
                 same = sum(other["deploys"] == own["deploys"] for other in each)
                 if len(each) > 1:
                     lines.append(f"  So in {same} of {len(each)} trainings; the model that is kept is the first one's.")
-            by = {name: short[name] for name in (how.voices if how else (CONTROL, method)) if name in short}
-            found[method]["short"] = by
-            lines += [f"  {cut_short(name, why, self.study.plan(0).rounds)}" for name, why in by.items()]
+            between = how.voices if how else (CONTROL, method)
+            found[method]["short"] = by = {name: short[name] for name in between if name in short}
+            lines.append(f"  {trained_with(self.study, between)}")
+            lines += [f"  {cut_short(name, why, self.study.plan(Run(name, 0)).rounds)}" for name, why in by.items()]
         for method in (CONTROL, *self.study.judged):
             self._write_model(method, kept)
         write_json(self.folder / "verdict.json", found)
@@ -329,14 +331,30 @@ def told(found: OwnerVerdict, method: str, why: str) -> list[str]:
     return lines
 
 
+def trained_with(study: Study, methods: Sequence[str]) -> str:
+    """A sentence on how step size and rounds were come by."""
+    own = {name: (study.training(Run(name, 0)).lr, study.plan(Run(name, 0)).rounds) for name in methods}
+    if not study.chosen:
+        lr, rounds = own[CONTROL]
+        return f"Step size {lr:g} and {_rounds(rounds)} were not searched for: others may change the verdict."
+    each = (
+        f"{lr:g} and {_rounds(n)} for {'training alone' if name == CONTROL else name}" for name, (lr, n) in own.items()
+    )
+    return f"Step size and rounds were chosen on the validation rows of all sites: {', '.join(each)}."
+
+
 def cut_short(method: str, why: Short, rounds: int) -> str:
     """A sentence on a training that may have been too short."""
-    many = f"{rounds} {'round' if rounds == 1 else 'rounds'}"
+    many = _rounds(rounds)
     if why == "improving":
         what = "Training alone" if method == CONTROL else method
         return f"{what} was still improving after {many}: a longer training may change the verdict."
     what = "training alone" if method == CONTROL else method
     return f"Whether {many} were enough for {what} is not known: it was scored too few times to see."
+
+
+def _rounds(n: int) -> str:
+    return f"{n} {'round' if n == 1 else 'rounds'}"
 
 
 def decided(own: dict[str, Any], method: str, title: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields, replace
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -16,13 +16,14 @@ from fairlead.core import Federation, InputError, Method, Plan, Server, Training
 from fairlead.core.targets import TargetKind
 from fairlead.data import Scenario
 from fairlead.data.tables import Reading
+from fairlead.effort import Effort
 from fairlead.methods import Decision
 from fairlead.methods.voices import ROUNDS, Weigh, decide
 from fairlead.metrics import METRICS, default_metric, metric
 from fairlead.metrics.measures import Choice, Target
 from fairlead.models import build
 from fairlead.runs.identity import digest
-from fairlead.settings import Settings, check, protocol_of
+from fairlead.settings import Settings, check, effort_of, protocol_of
 
 CONTROL = "local"
 SITE = "site"  # the column that says whose row it is, once a site has read its own
@@ -30,7 +31,7 @@ SITE = "site"  # the column that says whose row it is, once a site has read its 
 SETTINGS = (
     *("label", "column", "group", "task", "positive", "drop", "numeric", "words", "scaling", "fractions"),
     *("image_size", "model", "rounds", "participation", "lr", "epochs", "steps", "batch_size", "momentum"),
-    *("weight_decay", "schedule", "decay", "evaluate_every", "select", "metric", "set"),
+    *("weight_decay", "schedule", "decay", "evaluate_every", "select", "metric", "set", "effort"),
 )
 
 
@@ -42,12 +43,22 @@ class Run(NamedTuple):
     part: tuple[int, int] | None = (
         None  # which of how many parts of each site's train rows is left out and answered for
     )
+    lr: float | None = None  # a trial with this step size; None: with what was chosen, or given
 
     @property
     def name(self) -> str:
         """What its folders are called."""
         left_out = f"-part{self.part[0]}of{self.part[1]}" if self.part else ""
-        return f"{self.method}{left_out}-seed{self.seed}"
+        tried = "" if self.lr is None else f"-lr{self.lr:.3g}"
+        return f"{self.method}{left_out}{tried}-seed{self.seed}"
+
+
+class Chosen(NamedTuple):
+    """What the search found for a method on validation rows."""
+
+    lr: float
+    rounds: int
+    improving: bool  # still, at the last round that was tried
 
 
 class Ready(NamedTuple):
@@ -67,6 +78,7 @@ class Study:
     methods: tuple[str, ...]  # beside the control, which is always trained
     settings: dict[str, Any]  # as for `fairlead compare`
     seeds: int = 1  # trainings of each method; several measure the luck of training
+    chosen: dict[str, Chosen] = field(default_factory=dict)  # by method, once the search is done
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "sites", tuple(sorted(self.sites)))
@@ -87,7 +99,9 @@ class Study:
         check_options(self.options)
         for method in self.methods:
             self.entry(method)
-        self.plan(0)
+        self.plan(Run(CONTROL, 0))
+        self.training(Run(CONTROL, 0))
+        _ = self.effort  # says so where it does not fit
 
     @property
     def checked(self) -> Settings:
@@ -96,13 +110,25 @@ class Study:
 
     @property
     def name(self) -> str:
-        """What the study's folder is called at a site; another study has another name."""
+        """What the study's folder is called at a site; another study has another name, whatever is chosen in it."""
         return f"study-{digest([self.sites, self.methods, self.settings, self.seeds])}"
 
     @property
     def options(self) -> dict[str, dict[str, Any]]:
         """Of methods and stages, by their names."""
         return self.checked.set or {}
+
+    @property
+    def effort(self) -> Effort | None:
+        """How hard step size and rounds are searched for; None: both are given, or nothing is there to choose on."""
+        s = self.checked
+        if (s.lr is not None and s.rounds is not None and s.effort is None) or (s.fractions and s.fractions[1] == 0):
+            require(s.effort is None, "effort chooses on validation rows, and fractions leaves none; leave out one")
+            return None
+        found = effort_of(s, validated=True, preset=False)
+        assert found is not None
+        # A trial ends with a score, and goes on later as if it had not ended.
+        return replace(found, trial=min(-(-found.trial // found.every) * found.every, found.rounds))
 
     @property
     def judged(self) -> list[str]:
@@ -157,11 +183,11 @@ class Study:
             plan = Plan(rounds=ROUNDS, evaluate_every=ROUNDS, seed=run.seed)
             return Ready(decide(how, self.metric(kind).metric, kind), None, Weigh(len(how.voices)), plan)
         shape, outputs = tuple(federation.train.x.shape[1:]), federation.outputs
-        return Ready(*self.entry(run.method), self.module(shape, outputs, run.seed), self.plan(run.seed))
+        return Ready(*self.entry(run.method), self.module(shape, outputs, run.seed), self.plan(run))
 
     def rounds(self, run: Run) -> int:
         """How many rounds a training has."""
-        return ROUNDS if self.decision(run.method) else self.plan(run.seed).rounds
+        return ROUNDS if self.decision(run.method) else self.plan(run).rounds
 
     def reading(self) -> Reading:
         """How a site reads its table."""
@@ -176,31 +202,34 @@ class Study:
         kept = {k: v for k, v in self._scenario_fields().items() if k in names}
         return Scenario(split="column", column=SITE, clients=None, **kept)
 
-    def training(self) -> Training:
+    def training(self, run: Run) -> Training:
         """How a site trains in a round."""
-        chosen = self._chosen()
+        chosen = self._chosen(run)
         return Training(**{f.name: chosen[f.name] for f in fields(Training) if chosen.get(f.name) is not None})
 
-    def plan(self, seed: int) -> Plan:
+    def plan(self, run: Run) -> Plan:
         """The rounds of a training."""
-        chosen = self._chosen()
+        chosen = self._chosen(run)
         rounds = int(chosen["rounds"])
         every = chosen.get("evaluate_every") or max(1, min(10, rounds // 10))
         rest = {f.name: chosen[f.name] for f in fields(Plan) if chosen.get(f.name) is not None}
-        return Plan(**rest | {"seed": seed, "evaluate_every": every})
+        return Plan(**rest | {"seed": run.seed, "evaluate_every": every})
 
     def module(self, shape: tuple[int, ...], outputs: int, seed: int) -> nn.Module:
         """The network with its first weights."""
-        return build(str(self._chosen()["model"]), shape, outputs, seed)
+        return build(str(self._settled()["model"]), shape, outputs, seed)
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, for a message."""
-        return {"sites": self.sites, "methods": self.methods, "settings": self.settings, "seeds": self.seeds}
+        own = {"sites": self.sites, "methods": self.methods, "settings": self.settings, "seeds": self.seeds}
+        return own | {"chosen": self.chosen}
 
     @staticmethod
     def from_json(plain: Mapping[str, Any]) -> Study:
         """Back from a message."""
-        return Study(tuple(plain["sites"]), tuple(plain["methods"]), dict(plain["settings"]), int(plain["seeds"]))
+        chosen = {name: Chosen(float(lr), int(n), bool(more)) for name, (lr, n, more) in plain["chosen"].items()}
+        sites, methods = tuple(plain["sites"]), tuple(plain["methods"])
+        return Study(sites, methods, dict(plain["settings"]), int(plain["seeds"]), chosen)
 
     @staticmethod
     def from_config(config: Mapping[str, Any]) -> Study:
@@ -216,12 +245,23 @@ class Study:
         seeds = int(given.get("seeds", 1))
         return Study(_list(given.get("sites", "")), _list(given.get("methods", "")), settings, seeds)
 
-    def _chosen(self) -> dict[str, Any]:
+    def _chosen(self, run: Run) -> dict[str, Any]:
+        """The settings of a training, a trial's or with what was chosen."""
+        settled = self._settled()
+        if run.lr is not None and (effort := self.effort) is not None:
+            tried = {"lr": run.lr, "rounds": effort.rounds, "evaluate_every": effort.every}
+            return settled | tried | {"patience": effort.patience, "select": "loss", "tested": False}
+        if run.method in self.chosen:
+            lr, rounds, _ = self.chosen[run.method]
+            return settled | {"lr": lr, "rounds": rounds, "evaluate_every": rounds, "select": "last"}
+        return settled
+
+    def _settled(self) -> dict[str, Any]:
         given = {k: v for k, v in self.checked.model_dump().items() if v is not None}
-        chosen = protocol_of(None) | given
+        settled = protocol_of(None) | given
         if "fractions" in given and given["fractions"][1] == 0 and "select" not in given:
-            chosen["select"] = "last"
-        return chosen
+            settled["select"] = "last"
+        return settled
 
     def _scenario_fields(self) -> dict[str, Any]:
         names = {f.name for f in fields(Scenario)}

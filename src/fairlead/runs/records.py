@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +74,15 @@ def rows_of(folder: Path, **wanted: object) -> Iterator[dict[str, Any]]:
         for name, value in wanted.items():
             table = table.filter(pc.equal(table[name], value))
         yield from table.to_pylist()
+
+
+def validation_losses(records: Path, clients: Collection[int] | None = None) -> dict[int, float]:
+    """The mean loss over validation samples of all or these clients by round, of the models that they would deploy."""
+    found: dict[int, list[tuple[float, int]]] = {}
+    for r in rows_of(records, split="validation", model="personal"):
+        if r["n"] > 0 and (clients is None or r["client"] in clients):
+            found.setdefault(r["round"], []).append((r["loss"], r["n"]))
+    return {round: sum(loss * n for loss, n in all_) / sum(n for _, n in all_) for round, all_ in found.items()}
 
 
 def go_back(folder: Path, round: int, plan: Plan | None = None) -> None:

@@ -352,15 +352,6 @@ def rounds_in(folder: Path) -> int:
     return rounds if isinstance(rounds, int) else 0
 
 
-def validation_losses(job: Job) -> dict[int, float]:
-    """The mean loss over all clients' validation samples by round, of the models that clients would deploy."""
-    found: dict[int, list[tuple[float, int]]] = {}
-    for r in rows_of(job.folder / "records.parquet", split="validation", model="personal"):
-        if r["n"] > 0:
-            found.setdefault(r["round"], []).append((r["loss"], r["n"]))
-    return {round: sum(loss * n for loss, n in all_) / sum(n for _, n in all_) for round, all_ in found.items()}
-
-
 def kept_outputs(job: Job, split: SplitName) -> list[Tensor]:
     """What each client's deployed model makes of its own samples, (n, outputs) by client."""
     method, now = job.entry.method, load_snapshot(job.folder / "checkpoint.safetensors")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import ipaddress
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -21,15 +22,16 @@ DAYS = 365
 def write_certificates(folder: Path, hosts: Sequence[str], days: int = DAYS) -> None:
     """A certificate authority (ca.key, ca.pem) and a certificate for the server's names (server.key, server.pem)."""
     require(bool(hosts), "no host given; the certificate is for the names by which sites reach the server")
+    names = [_host(h) for h in hosts]
     authority, server = ec.generate_private_key(ec.SECP384R1()), ec.generate_private_key(ec.SECP384R1())
     issuer = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Fairlead study")])
     own = _certificate(issuer, issuer, authority, days).add_extension(
         x509.BasicConstraints(ca=True, path_length=0), True
     )
     own = own.add_extension(_usage(signs=True), True)
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, hosts[0])])
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, hosts[0][:64])])  # sites look at the names below
     named = _certificate(subject, issuer, server, days).add_extension(x509.BasicConstraints(False, None), True)
-    named = named.add_extension(x509.SubjectAlternativeName([_host(h) for h in hosts]), critical=False)
+    named = named.add_extension(x509.SubjectAlternativeName(names), critical=False)
     named = named.add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
     identifier = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.public_key())
     named = named.add_extension(identifier, critical=False)
@@ -73,6 +75,8 @@ def _host(name: str) -> x509.GeneralName:
     try:
         return x509.IPAddress(ipaddress.ip_address(name))
     except ValueError:
+        plain = re.fullmatch(r"[A-Za-z0-9-]{1,63}(\.[A-Za-z0-9-]{1,63})*", name) is not None and len(name) < 254
+        require(plain, f"host '{name[:80]}' is no address and no name of a machine, such as study.example.org")
         return x509.DNSName(name)
 
 

@@ -29,6 +29,7 @@ HOST = "127.0.0.1"
 START_SECONDS = 90.0
 FLWR_SECONDS = 120.0
 SAY_SECONDS = 10.0
+ASK_SECONDS = 10.0
 
 
 def try_out(app: Path, data: Path, out: Path, *, insecure: bool, say: Callable[[str], None]) -> dict[str, str]:
@@ -53,7 +54,7 @@ class Tryout:
         self.home = self.out / "flower"
         self.port = free_port()
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
-        self._ran = ""
+        self._ran, self._before = "", 0  # Flower's number of the run, and when results were written before it
 
     def __enter__(self) -> Tryout:
         require((_bin() / "flower-superlink").exists(), "Flower is not installed here; pip install 'fairlead[flower]'")
@@ -107,21 +108,33 @@ class Tryout:
     def run(self, app: Path) -> None:
         """Send the app to the SuperLink, with the study's folder here."""
         changed = [f"out={json.dumps(str(self.out))}", f"insecure={json.dumps(self.insecure)}"]
+        self._before = self._written()
         said = self.flwr("run", str(app), "here", "-c", " ".join(changed), "--format", "json")
         self._ran = str(json.loads(said[said.index("{") :])["run-id"])
 
     def wait(self, study: Study, say: Callable[[str], None], seconds: float = float("inf")) -> None:
         """Until the study has ended, saying now and then how far it is."""
-        began = said = time.monotonic()
-        while not self.status().startswith("finished"):
-            if time.monotonic() - began > seconds:
+        began = said = asked = time.monotonic()
+        while True:
+            now = time.monotonic()
+            # Each question to Flower is a process of two seconds, so it is asked seldom unless there are results.
+            if now - asked > ASK_SECONDS or self._written() != self._before:
+                asked, status = now, self.status()
+                if status.startswith("finished"):
+                    break
+            if now - began > seconds:
                 raise EngineError(f"the study took more than {seconds:g} seconds; see {self.home}")
-            time.sleep(1.0)
-            if time.monotonic() - said > SAY_SECONDS:
-                said = time.monotonic()
+            time.sleep(0.5)
+            if now - said > SAY_SECONDS:
+                said = now
                 say(progress_of(self.out, study))
-        if self.status() != "finished:completed":
+        if status != "finished:completed":
             raise EngineError(f"the study ended with an error: {self._reason()}")
+
+    def _written(self) -> int:
+        """When the results were written, 0 where there are none."""
+        path = self.out / "results.json"
+        return path.stat().st_mtime_ns if path.exists() else 0
 
     def status(self) -> str:
         """Of the run, in Flower's words; each question takes a second or two."""
@@ -203,13 +216,15 @@ class Tryout:
 
 def progress_of(out: Path, study: Study) -> str:
     """How far a study is, in words."""
-    rounds = {run.name: study.rounds(run) for run in study.runs}
+    rounds = {run.name: study.rounds(run) for run in study.runs} if study.effort is None else {}
     tables = sorted((out / "runs").glob("*/rounds.parquet"), key=lambda p: p.stat().st_mtime)
     done = [(path.parent.name, max(read_table(path)["round"], default=0)) for path in tables]
     if not done:
         return "the sites agree on columns and classes"
-    finished = sum(round >= rounds[name] for name, round in done)
     name, round = done[-1]
+    if not rounds:  # they are searched for
+        return f"{name}: round {round}"
+    finished = sum(round >= rounds[name] for name, round in done)
     return f"{name}: round {round} of {rounds[name]}; {finished} of {len(rounds)} trainings done"
 
 
