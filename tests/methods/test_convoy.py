@@ -35,7 +35,7 @@ def test_neighbours_that_share_nothing_train_alone() -> None:
 
 
 def test_convoy_deploys_its_tracks_as_one_module_and_says_whom_a_client_listens_to(tmp_path: Path) -> None:
-    settings = {"convoy": {"parts": 3, "sure": 0.5}}
+    settings = {"convoy": {"sure": 0.5}}
     found = fairlead.compare(
         ["convoy"],
         scenario="rotated-digits",
@@ -58,7 +58,8 @@ def test_convoy_deploys_its_tracks_as_one_module_and_says_whom_a_client_listens_
     assert set(found.summary["methods"]) == {*TRACKS, "convoy"}
     for track in TRACKS:  # who is not listened to is trained without the first part alone
         dropped = track in told["dropped"]
-        assert (tmp_path / "runs" / f"{track}-part1of2-seed0").exists() != dropped
+        for other in ("part1of2", "part0of2-half", "part1of2-half"):
+            assert (tmp_path / "runs" / f"{track}-{other}-seed0").exists() != dropped
         if dropped:
             assert all(client["weights"][track] == 0 for client in told["clients"])
     # It costs the gradients of its tracks' trainings, and deciding costs none.

@@ -1,8 +1,8 @@
 """What each client deploys, decided after training: `METHOD+guard` and `METHOD+stack`.
 
 1. cross     the client's rows are cut into parts; every voice is trained without each part once and answers for it,
-             so that all rows are answered by models that did not learn from them; the same with two halves tells
-             what more rows change;
+             so that all rows are answered by models that did not learn from them; the same with half as many
+             rows to learn from tells what more rows change;
 2. decide    the clients and the server find weights and chances from these answers (`methods.voices.decide`);
 3. deploy    the voices' final models, which learned from all rows, become one module with the decided weights.
 
@@ -41,6 +41,7 @@ from fairlead.runs.summary import RunSummary, read_run_summary, write_run_summar
 
 PARTS = 1_000  # what the draws of the parts are called among an owner's own
 LEAST = 0.01  # a weight below is nothing
+ALIKE = 1e4  # a pull to the federation's weights that leaves no client others
 
 
 class Voice(NamedTuple):
@@ -49,12 +50,12 @@ class Voice(NamedTuple):
     name: str
     final: Job
     parts: list[Job]  # of a voice that nobody listened to in the first part: that one alone
-    halves: Sequence[Job] = ()  # those that each left half of the rows out; none of such a voice
+    fewer: Sequence[Job] = ()  # the same with half as many rows to learn from; none of such a voice
 
     @property
     def runs(self) -> list[Job]:
         """All of them, the deployed one first."""
-        return [self.final, *self.parts, *self.halves]
+        return [self.final, *self.parts, *self.fewer]
 
 
 def in_parts(federation: Federation, count: int, seed: int, validation: float = 0.0) -> list[Federation]:
@@ -66,36 +67,57 @@ def in_parts(federation: Federation, count: int, seed: int, validation: float = 
     train = federation.train
     cuts: list[list[Tensor]] = []  # by client and part: positions among the train rows
     held: list[list[Tensor]] = []  # to look at while training, from the other rows
+    rest: list[list[Tensor]] = []  # to learn from
     for k, n in enumerate(train.sizes.tolist()):
-        name = federation.names[k] if federation.names else str(k)
-        rows, y = np.arange(n), train.client(k)[1].double().numpy()
+        rows, y, name = np.arange(n), train.client(k)[1].double().numpy(), name_of(federation, k)
         sizes = np.array([n // count + (j < n % count) if n > 1 else 0 for j in range(count)])
         parts = divide(rows, y, sizes, owner_stream(seed, name, PARTS, count))
         cuts.append([torch.from_numpy(np.sort(part)) for part in parts])
         held.append([])
+        rest.append([])
         for j, part in enumerate(parts):
             others = np.setdiff1d(rows, part)
             few = np.array([min(max(round(validation * len(others)), 1), len(others) - 1)]) if validation else [0]
             (some,) = divide(others, y, np.array(few), owner_stream(seed, name, PARTS, count, j))
             held[k].append(torch.from_numpy(np.sort(some)))
-    return [_without(federation, [c[j] for c in cuts], [h[j] for h in held]) for j in range(count)]
+            rest[k].append(torch.from_numpy(np.setdiff1d(others, some)))
+
+    def of(j: int) -> Federation:
+        learn, look, judge = (taken(train, [own[j] for own in each]) for each in (rest, held, cuts))
+        return dataclasses.replace(federation, train=learn, validation=look, test=judge)
+
+    return [of(j) for j in range(count)]
 
 
-def _without(federation: Federation, part: list[Tensor], held: list[Tensor]) -> Federation:
-    train = federation.train
-    rest = []
-    for k, n in enumerate(train.sizes.tolist()):
-        left = torch.ones(n, dtype=torch.bool)
-        left[part[k]] = left[held[k]] = False
-        rest.append(left.nonzero()[:, 0])
+def halved(federation: Federation, seed: int) -> Federation:
+    """Without half of every client's train rows, and of its validation rows; the test rows stay."""
 
-    def taken(positions: list[Tensor]) -> Split:
-        index = torch.cat([train.starts[k] + p for k, p in enumerate(positions)])
-        starts = torch.tensor([0, *(len(p) for p in positions)]).cumsum(0)
-        rows = train.rows[index] if len(train.rows) else train.rows
-        return Split(train.x[index], train.y[index], starts, rows)
+    def half(split: Split) -> Split:
+        left = []
+        for k, n in enumerate(split.sizes.tolist()):
+            rows, y = np.arange(n), split.client(k)[1].double().numpy()
+            sizes, rng = np.array([n - n // 2, n // 2]), owner_stream(seed, name_of(federation, k), PARTS, 2)
+            left.append(torch.from_numpy(np.sort(divide(rows, y, sizes, rng)[1])) if n > 1 else torch.arange(n))
+        return taken(split, left)
 
-    return dataclasses.replace(federation, train=taken(rest), validation=taken(held), test=taken(part))
+    return dataclasses.replace(federation, train=half(federation.train), validation=half(federation.validation))
+
+
+def taken(split: Split, positions: Sequence[Tensor]) -> Split:
+    """Some of the rows, by each client's positions."""
+    index = torch.cat([split.starts[k] + own for k, own in enumerate(positions)])
+    starts = torch.tensor([0, *map(len, positions)]).cumsum(0)
+    return Split(split.x[index], split.y[index], starts, split.rows[index] if len(split.rows) else split.rows)
+
+
+def name_of(federation: Federation, client: int) -> str:
+    """A client's name, or its number."""
+    return federation.names[client] if federation.names else str(client)
+
+
+def place_of(j: int, count: int, fewer: bool) -> str:
+    """What a training without the j-th part of the rows is called; with `fewer`, on half of the others."""
+    return f"part{j}of{count}" + ("-half" if fewer else "")
 
 
 def said(voices: Sequence[Voice]) -> Federation:
@@ -106,17 +128,18 @@ def said(voices: Sequence[Voice]) -> Federation:
         return Answers(outputs, [job.federation for job in runs[0]])
 
     parts = of([voice.parts for voice in voices])
-    return in_order(parts, of([voice.halves for voice in voices]) if voices[0].halves else parts)
+    return in_order(parts, of([voice.fewer for voice in voices]) if voices[0].fewer else parts)
 
 
 def heard(first: Sequence[Voice], decision: Decision, metric: Metric) -> set[str]:
-    """The voices that somebody listens to, by what all of them say of the first part of everybody's rows; LOCAL, too.
+    """The voices that the federation listens to, by what they say of the first part of everybody's rows; LOCAL, too.
 
     The others need not be trained without the other parts. Of two voices both are heard.
     """
     if len(first) <= 2:
         return set(decision.voices)
-    rows, _ = weights_of(first[0].parts[0], said(first), decision._replace(sure=None), metric)
+    alike = decision._replace(sure=None, strength=ALIKE)
+    rows, _ = weights_of(first[0].parts[0], said(first), alike, metric)
     most = rows[:, : len(first)].max(0).values
     return {"local"} | {voice.name for voice, weight in zip(first, most.tolist(), strict=True) if weight >= LEAST}
 
@@ -128,12 +151,12 @@ class Answers(NamedTuple):
     parts: Sequence[Federation]
 
 
-def in_order(crossed: Answers, halves: Answers) -> Federation:
-    """Samples to decide by, (2n, M, K) of each client: what was said of its parts, then of its halves."""
-    first, (by_parts, by_halves) = crossed.parts[0], (one_after_another(said) for said in (crossed, halves))
-    both = [split.client(k) for k in range(first.clients) for split in (by_parts, by_halves)]
+def in_order(crossed: Answers, fewer: Answers) -> Federation:
+    """Samples to decide by, (2n, M, K) of each client: what was said of its parts, then the same with fewer rows."""
+    first, (by_parts, by_fewer) = crossed.parts[0], (one_after_another(said) for said in (crossed, fewer))
+    both = [split.client(k) for k in range(first.clients) for split in (by_parts, by_fewer)]
     x, y = (torch.cat([one[i] for one in both]) for i in (0, 1))
-    train = Split(x, y, by_parts.starts + by_halves.starts)
+    train = Split(x, y, by_parts.starts + by_fewer.starts)
     none = Split(x[:0], y[:0], torch.zeros_like(train.starts))
     return Federation(train, none, none, first.classes, first.names)
 
@@ -291,7 +314,7 @@ class Protocol:
     run: Callable[[str, str, int], Run]  # a method under a name of its folder with a seed
     teller: Callable[[str, int], Progress | None]
     extend: bool
-    _parts: dict[tuple[int, bool], list[Material]] = field(default_factory=dict, repr=False)
+    _parts: dict[tuple[int, bool, bool], list[Material]] = field(default_factory=dict, repr=False)
 
     def deploy(self, name: str, seed: int, how: Decision, metric: Metric) -> tuple[Job, RunSummary]:
         """The run of a decision."""
@@ -312,22 +335,24 @@ class Protocol:
             except NeedsValidationError:
                 final, validated = compared, True
 
-        def without(count: int) -> list[Job]:
+        def without(fewer: bool) -> list[Job]:
             jobs = []
-            for j, part in enumerate(self.parts(count, validated)[:first]):
-                jobs.append(part.job(self.run(name, f"{name}-part{j}of{count}", seed), compared.engine))
+            for j, part in enumerate(self.parts(count, validated, fewer)[:first]):
+                place = f"{name}-{place_of(j, count, fewer)}"
+                jobs.append(part.job(self.run(name, place, seed), compared.engine))
                 self._train(jobs[-1])
             return jobs
 
-        return Voice(name, final, without(count), without(2) if first is None else ())
+        return Voice(name, final, without(False), without(True) if first is None else ())
 
-    def parts(self, count: int, validated: bool) -> list[Material]:
+    def parts(self, count: int, validated: bool, fewer: bool) -> list[Material]:
         """The rows without each of their parts, cut once for all methods and seeds."""
-        if (count, validated) not in self._parts:
+        key = (count, validated, fewer)
+        if key not in self._parts:
             cut = in_parts(self.refit.federation, count, 0, self.validation if validated else 0.0)
-            made = [Material(self.refit.experiment, one, self.refit.factory) for one in cut]
-            self._parts[count, validated] = made
-        return self._parts[count, validated]
+            cut = [halved(one, 0) for one in cut] if fewer else cut
+            self._parts[key] = [Material(self.refit.experiment, one, self.refit.factory) for one in cut]
+        return self._parts[key]
 
     def _train(self, job: Job) -> None:
         result(job, None, self.teller(job.name, job.seed), extend=self.extend)
