@@ -21,16 +21,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fairlead.clients import KEPT, InProcess, States, wrapped
 from fairlead.core import Federation, Layout, NeedsValidationError, Plan, RunError, Split
+from fairlead.core.targets import KINDS
 from fairlead.data.folds import divide, owner_stream
 from fairlead.functional import voice_outputs
 from fairlead.methods import Decision
-from fairlead.methods.voices import ROUNDS, Weigh, decide, rows_together
+from fairlead.methods.voices import ROUNDS, Weigh, decide, rows_together, soft_targets, student, voices_together
 from fairlead.metrics import METRICS, Metric
-from fairlead.rounds import Best, Snapshot, federate
+from fairlead.rounds import Best, Round, Snapshot, federate
 from fairlead.runs.checkpoint import load_snapshot, save_snapshot
 from fairlead.runs.deployment import FILE as DEPLOYMENT
 from fairlead.runs.files import append_part, read_json, write_json
@@ -190,7 +191,11 @@ def deploy(
         weigh[:, [*left, *range(len(voices), weigh.shape[1])]] = found.to(weigh)
         # Clients of a decision have no state but what they deploy.
         none = {f"state.{n}": x for n, x in States(job.federation.clients, {}).save()().items()}
-        saved = none | {KEPT: together(job, voices, weigh)}
+        models = together(job, voices, weigh)
+        if decision.distil:
+            models, more = distilled(job, voices, weigh, models)
+            cost = {name: spent + more[name] for name, spent in cost.items()}
+        saved = none | {KEPT: models}
         last = Best(job.experiment.rounds, 0.0, math.inf, 0)
         save_snapshot(job.folder / "checkpoint.safetensors", Snapshot(last.round, {}, {}, lambda: saved, last))
         write_json(job.folder / DEPLOYMENT, deployment_of(job).to_json())
@@ -210,24 +215,66 @@ def weights_of(job: Job, samples: Federation, decision: Decision, metric: Metric
     with InProcess(samples, job.experiment.training, job.engine) as clients:
         module = Weigh(len(decision.voices)).to(Layout(on_device(job)).device)
         rounds = [happened for happened, _ in federate(method, clients, module, plan)]
-        rows = clients.models(torch.arange(samples.clients)).cpu()
-    cost: dict[str, float] = {
-        name: sum(getattr(r, name) for r in rounds) for name in ("bytes_up", "bytes_down", "passes")
-    }
-    return rows, cost | {"train_seconds": sum(r.seconds for r in rounds)}
+        return clients.models(torch.arange(samples.clients)).cpu(), cost_of(rounds)
+
+
+def cost_of(rounds: Sequence[Round]) -> dict[str, float]:
+    """What rounds cost, as a run's summary tells it."""
+    cost: dict[str, float] = {n: sum(getattr(r, n) for r in rounds) for n in ("bytes_up", "bytes_down", "passes")}
+    return cost | {"train_seconds": sum(r.seconds for r in rounds)}
 
 
 def together(job: Job, voices: Sequence[Voice], weigh: Tensor) -> Tensor:
     """The models to deploy, (N, D): the voices' final models and the decided weights."""
-    pieces = []
-    for voice in voices:
-        saved = load_snapshot(voice.final.folder / "checkpoint.safetensors").clients()
-        if KEPT not in saved:
-            raise RunError(f"{voice.final.folder} has too many models to keep them, so none can be chosen among")
-        one = voice.final
-        pieces.append((Layout(wrapped(one.entry.method, copy.deepcopy(one.module), one.seed)), saved[KEPT].cpu()))
-    layout = Layout(wrapped(job.entry.method, copy.deepcopy(job.module), job.seed))
-    return rows_together(pieces, weigh.to(pieces[0][1]), layout)
+    pieces = [(Layout(network(voice.final)), kept(voice.final)) for voice in voices]
+    return rows_together(pieces, weigh.to(pieces[0][1]), Layout(in_one(job, voices)))
+
+
+def in_one(job: Job, voices: Sequence[Voice]) -> nn.Module:
+    """The voices' networks as one module, with any weights."""
+    return wrapped(voices_together([voice.final.entry.method for voice in voices]), copy.deepcopy(job.module), job.seed)
+
+
+def network(job: Job) -> nn.Module:
+    """A run's network, with any weights."""
+    return wrapped(job.entry.method, copy.deepcopy(job.module), job.seed)
+
+
+def kept(job: Job) -> Tensor:
+    """The models that a run deploys, (N, D)."""
+    saved = load_snapshot(job.folder / "checkpoint.safetensors").clients()
+    if KEPT not in saved:
+        raise RunError(f"{job.folder} has too many models to keep them, so none can be chosen among")
+    return saved[KEPT].cpu()
+
+
+def distilled(job: Job, voices: Sequence[Voice], weigh: Tensor, models: Tensor) -> tuple[Tensor, dict[str, float]]:
+    """One network for each client in the place of its weighed voices, (N, D), and what that cost.
+
+    It begins as the voice with the largest weight and trains as long as LOCAL did, on the client's own rows, whose
+    targets are halfway to what the voices say of them. Who stays alone keeps LOCAL's.
+    """
+    alone, federation, count = voices[0].final, job.federation, len(voices)
+    train, kind = federation.train, federation.target_kind
+    able = [m for m, voice in enumerate(voices) if voice.final.entry.method.wrap is None]
+    every = torch.stack([kept(voices[m].final) for m in able])
+    first = every[weigh[:, able].argmax(1), torch.arange(len(weigh))]
+    teacher, soft = in_one(job, voices), []
+    for k, row in enumerate(models):
+        x, y = train.client(k)
+        with torch.no_grad():
+            soft.append(soft_targets(Layout(teacher).write(row, teacher).eval()(x), y, kind))
+    learn = dataclasses.replace(train, y=torch.cat(soft))
+    none = Split(learn.x[:0], learn.y[:0], torch.zeros_like(learn.starts))
+    rows = dataclasses.replace(federation, train=learn, validation=none, test=none)
+    e = alone.experiment
+    training = dataclasses.replace(e.training, criterion=KINDS[kind].criterion, balance=False)
+    with InProcess(rows, training, job.engine) as clients:
+        plan = Plan(rounds=e.rounds, evaluate_every=e.rounds, seed=job.seed)
+        rounds = [happened for happened, _ in federate(student(first), clients, on_device(job), plan)]
+        found = clients.models(torch.arange(rows.clients)).cpu()
+    home = (weigh[:, 0] == 1) & (weigh[:, 1:count] == 0).all(1)
+    return torch.where(home[:, None], kept(alone), found), cost_of(rounds)
 
 
 def told(job: Job, voices: Sequence[Voice], decision: Decision, metric: Metric, weigh: Tensor) -> dict[str, Any]:
@@ -247,6 +294,7 @@ def told(job: Job, voices: Sequence[Voice], decision: Decision, metric: Metric, 
         "dropped": [voice.name for voice in voices if len(voice.parts) < decision.parts],
         "sure": decision.sure,
         "parts": decision.parts,
+        "distilled": decision.distil,
         "metric": metric.name,
         "clients": clients,
         "test_scores": scores,

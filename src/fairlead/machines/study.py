@@ -87,6 +87,10 @@ class Study:
         check_options(self.options)
         for method in self.methods:
             self.entry(method)
+            how = self.decision(method)
+            require(
+                how is None or not how.distil, f"{method}: distil works in one place alone; leave it out of a study"
+            )
         self.plan(0)
 
     @property

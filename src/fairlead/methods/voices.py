@@ -32,11 +32,13 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import one_hot
 
 from fairlead.core import Cohort, InputError, Layout, Method, Named, Server, Task, require
 from fairlead.core.device import on_host
 from fairlead.functional.gains import FAR, GRID, CommonGain, chance_positive, common_gain
 from fairlead.functional.stacking import Terms, newton_step, stack_terms, stack_weights, voice_outputs, weighed
+from fairlead.methods.local import local
 from fairlead.metrics import Metric
 from fairlead.metrics.evidence import Ratio, training_shares
 
@@ -56,6 +58,7 @@ class Decision(NamedTuple):
     sure: float | None = 0.9  # the chance of being better than alone that a client asks for; None: no guard, the stack
     strength: float = 15.0  # with which a client's weights are drawn to the federation's
     parts: int = 2  # of the cross-fitting: every row is left out of the training once
+    distil: bool = False  # the weighed voices into one network
 
     @property
     def further(self) -> float:
@@ -116,7 +119,7 @@ class Voices(nn.Module):
         return answered
 
 
-def voices_together(voices: Sequence[Method]) -> Method:
+def voices_together(voices: Sequence[Method], *, distilled: bool = False) -> Method:
     """The method of the deployed module. It trains nothing: its models come from the voices' own runs."""
 
     def wrap(module: nn.Module) -> nn.Module:
@@ -136,7 +139,29 @@ def voices_together(voices: Sequence[Method]) -> Method:
         return average
 
     classes = any(v.needs_classes for v in voices)
-    return Method(init, client, personal, server, average=None, wrap=wrap, needs_classes=classes)
+    module = None if distilled else wrap
+    return Method(init, client, personal, server, average=None, wrap=module, needs_classes=classes)
+
+
+def student(first: Tensor) -> Method:
+    """One network for each client, trained on its own rows from the client's row of `first`, (N, D)."""
+
+    def client(state: Named, message: Named, task: Task) -> tuple[Named, Named]:
+        begin = first[torch.tensor(task.ids)].to(state["v"]) if task.round == 1 else state["v"]
+        return {"v": task.descend(begin)}, {}
+
+    return local()._replace(client=client)
+
+
+def soft_targets(said: Tensor, y: Tensor, kind: str) -> Tensor:
+    """What a student learns: halfway between the targets and what the weighed voices say of the rows, (n, K).
+
+    >>> soft_targets(torch.tensor([[0.0, 0.0]]), torch.tensor([1]), "class").tolist()
+    [[0.25, 0.75]]
+    """
+    if kind == "class":
+        return (said.softmax(-1) + one_hot(y, said.shape[-1])) / 2
+    return ((said.sigmoid() if kind == "labels" else said) + y.reshape(said.shape)) / 2
 
 
 def rows_together(voices: Sequence[tuple[Layout, Tensor]], weigh: Tensor, layout: Layout) -> Tensor:
