@@ -46,7 +46,8 @@ def parse(name: str, options: Options | None = None) -> Entry:
     options = options or {}
     decided = decision(name, options)
     if decided is not None:
-        return Entry(voices_together([parse(voice, options).method for voice in decided.voices]), None)
+        voices = [parse(voice, options).method for voice in decided.voices]
+        return Entry(voices_together(voices, distilled=decided.distil), None)
     base, *extras = name.split("+")
     if base not in METHODS:
         raise InputError(f"method '{base}' is unknown; {nearest(base, [*METHODS, *CONVOYS])}")

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import fairlead
-from fairlead.comparison.decisions import in_parts
+from fairlead.comparison.decisions import halved, in_parts
 from fairlead.core import InputError
 from fairlead.methods.voices import Voices
 from fairlead.prediction.export import export, load_model
@@ -130,6 +130,17 @@ def test_every_row_is_left_out_once_and_trains_in_all_other_parts() -> None:
             assert sorted(left_out) == own
 
 
+def test_half_of_the_rows_of_every_client_are_left_out_and_the_part_is_still_answered_for() -> None:
+    whole = fairlead.data.scenario("rotated-digits", clients=3).build(seed=0, refit=True)
+    for part in in_parts(whole, 2, 0, 0.25):
+        half = halved(part, 0)
+        assert half.train.sizes.tolist() == (part.train.sizes // 2).tolist()
+        assert half.validation.sizes.tolist() == (part.validation.sizes // 2).tolist()
+        assert half.test is part.test
+        assert set(half.train.rows.tolist()) < set(part.train.rows.tolist())
+        assert set(half.validation.rows.tolist()) < set(part.validation.rows.tolist())
+
+
 @pytest.fixture(scope="module")
 def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three sites whose quantity follows one rule, and one with a rule of its own."""
@@ -155,7 +166,6 @@ def test_quantities_in_folds_from_search_to_export(table: Path, tmp_path: Path) 
         rounds=12,
         folds=2,
         engine="loop",
-        set={"guard": {"parts": 3}},
         out=tmp_path / "run",
     )
     entry = found.summary["methods"]["fedavg+guard"]

@@ -18,6 +18,7 @@ from fairlead.methods import Decision, local, neighbours
 from fairlead.methods.convoy import TRACKS
 from fairlead.methods.voices import Voices
 from fairlead.metrics import METRICS
+from fairlead.prediction.predict import load_run
 from fairlead.runs.summary import read_run_summary
 
 
@@ -35,7 +36,7 @@ def test_neighbours_that_share_nothing_train_alone() -> None:
 
 
 def test_convoy_deploys_its_tracks_as_one_module_and_says_whom_a_client_listens_to(tmp_path: Path) -> None:
-    settings = {"convoy": {"parts": 3, "sure": 0.5}}
+    settings = {"convoy": {"sure": 0.5}}
     found = fairlead.compare(
         ["convoy"],
         scenario="rotated-digits",
@@ -59,13 +60,39 @@ def test_convoy_deploys_its_tracks_as_one_module_and_says_whom_a_client_listens_
     assert set(found.summary["methods"]) == {*TRACKS, "convoy"}
     for track in TRACKS:  # who is not listened to is trained without the first part alone
         dropped = track in told["dropped"]
-        assert (tmp_path / "runs" / f"{track}-part1of2-seed0").exists() != dropped
+        for other in ("part1of2", "part0of2-half", "part1of2-half"):
+            assert (tmp_path / "runs" / f"{track}-{other}-seed0").exists() != dropped
         if dropped:
             assert all(client["weights"][track] == 0 for client in told["clients"])
     # It costs the gradients of its tracks' trainings, and deciding costs none.
     spent = {path.parent.name: read_run_summary(path.parent)["passes"] for path in tmp_path.glob("runs/*/summary.json")}
     behind = sum(passes for name, passes in spent.items() if "-part" in name or "-all-rows" in name)
     assert spent["convoy-seed0"] == behind > 0
+
+
+def test_one_network_answers_as_the_module_that_it_is_distilled_from(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"scenario": "rotated-digits", "shift": "none", "split": "iid", "clients": 3}
+    settings |= {"rounds": 15, "model": "mlp", "engine": "loop"}
+    teacher, one = (
+        fairlead.compare(
+            ["convoy"], out=tmp_path / str(distil), set={"convoy": {"sure": 0.5, "distil": distil}}, **settings
+        )
+        for distil in (False, True)
+    )
+    (told,) = one.summary["methods"]["convoy"]["decisions"]
+    assert told["distilled"]
+    assert {client["deploys"] for client in told["clients"]} == {"stack"}  # all are alike, and have few rows
+    bare = one.model("fedavg", 0)
+    for k in range(3):
+        student = one.model("convoy", k)
+        assert sum(p.numel() for p in student.parameters()) == sum(p.numel() for p in bare.parameters())
+        x, _ = one.jobs["convoy", 0].federation.test.client(k)
+        with torch.no_grad():
+            same = student(x).argmax(1) == teacher.model("convoy", k)(x).argmax(1)
+        assert float(same.double().mean()) > 0.9
+        assert torch.allclose(load_run(one.jobs["convoy", 0].folder, k).outputs(x), student(x), atol=1e-4)
+    spent = [c.summary["methods"]["convoy"]["passes"] for c in (teacher, one)]
+    assert spent[1] > spent[0]
 
 
 def test_a_track_that_says_nothing_is_not_heard(tmp_path: Path) -> None:

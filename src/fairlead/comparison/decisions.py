@@ -1,8 +1,8 @@
 """What each client deploys, decided after training: `METHOD+guard` and `METHOD+stack`.
 
 1. cross     the client's rows are cut into parts; every voice is trained without each part once and answers for it,
-             so that all rows are answered by models that did not learn from them; the same with two halves tells
-             what more rows change;
+             so that all rows are answered by models that did not learn from them; the same with half as many
+             rows to learn from tells what more rows change;
 2. decide    the clients and the server find weights and chances from these answers (`methods.voices.decide`);
 3. deploy    the voices' final models, which learned from all rows, become one module with the decided weights.
 
@@ -21,17 +21,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fairlead.clients import KEPT, InProcess, States, wrapped
 from fairlead.core import Federation, Layout, NeedsValidationError, Plan, RunError, Split
+from fairlead.core.targets import KINDS
 from fairlead.data.folds import divide, group_means, owner_stream
 from fairlead.data.partition import Index
 from fairlead.functional import voice_outputs
 from fairlead.methods import Decision
-from fairlead.methods.voices import ROUNDS, Weigh, decide, rows_together
+from fairlead.methods.voices import ROUNDS, Weigh, decide, rows_together, soft_targets, student, voices_together
 from fairlead.metrics import METRICS, Metric
-from fairlead.rounds import Best, Snapshot, federate
+from fairlead.rounds import Best, Round, Snapshot, federate
 from fairlead.runs.checkpoint import load_snapshot, save_snapshot
 from fairlead.runs.deployment import FILE as DEPLOYMENT
 from fairlead.runs.files import append_part, read_json, write_json
@@ -42,6 +43,7 @@ from fairlead.runs.summary import RunSummary, read_run_summary, write_run_summar
 
 PARTS = 1_000  # what the draws of the parts are called among an owner's own
 LEAST = 0.01  # a weight below is nothing
+ALIKE = 1e4  # a pull to the federation's weights that leaves no client others
 
 
 class Voice(NamedTuple):
@@ -50,12 +52,12 @@ class Voice(NamedTuple):
     name: str
     final: Job
     parts: list[Job]  # of a voice that nobody listened to in the first part: that one alone
-    halves: Sequence[Job] = ()  # those that each left half of the rows out; none of such a voice
+    fewer: Sequence[Job] = ()  # the same with half as many rows to learn from; none of such a voice
 
     @property
     def runs(self) -> list[Job]:
         """All of them, the deployed one first."""
-        return [self.final, *self.parts, *self.halves]
+        return [self.final, *self.parts, *self.fewer]
 
 
 def in_parts(federation: Federation, count: int, seed: int, validation: float = 0.0) -> list[Federation]:
@@ -67,21 +69,28 @@ def in_parts(federation: Federation, count: int, seed: int, validation: float = 
     train = federation.train
     cuts: list[list[Tensor]] = []  # by client and part: positions among the train rows
     held: list[list[Tensor]] = []  # to look at while training, from the other rows
+    rest: list[list[Tensor]] = []  # to learn from
     for k in range(federation.clients):
-        name = federation.names[k] if federation.names else str(k)
-        group = _groups(train, k)  # what stays together
+        name, group = name_of(federation, k), _groups(train, k)
         y = group_means(group, train.client(k)[1].double().numpy())
         n, units = len(y), np.arange(len(y))
         sizes = np.array([n // count + (j < n % count) if n > 1 else 0 for j in range(count)])
         parts = divide(units, y, sizes, owner_stream(seed, name, PARTS, count))
-        cuts.append([torch.from_numpy(np.flatnonzero(np.isin(group, part))) for part in parts])
+        cuts.append([_rows_in(group, part) for part in parts])
         held.append([])
+        rest.append([])
         for j, part in enumerate(parts):
             others = np.setdiff1d(units, part)
             few = np.array([min(max(round(validation * len(others)), 1), len(others) - 1)]) if validation else [0]
             (some,) = divide(others, y, np.array(few), owner_stream(seed, name, PARTS, count, j))
-            held[k].append(torch.from_numpy(np.flatnonzero(np.isin(group, some))))
-    return [_without(federation, [c[j] for c in cuts], [h[j] for h in held]) for j in range(count)]
+            held[k].append(_rows_in(group, some))
+            rest[k].append(_rows_in(group, np.setdiff1d(others, some)))
+
+    def of(j: int) -> Federation:
+        learn, look, judge = (taken(train, [own[j] for own in each]) for each in (rest, held, cuts))
+        return dataclasses.replace(federation, train=learn, validation=look, test=judge)
+
+    return [of(j) for j in range(count)]
 
 
 def _groups(split: Split, client: int) -> Index:
@@ -90,21 +99,43 @@ def _groups(split: Split, client: int) -> Index:
     return np.unique(split.groups[a:b], return_inverse=True)[1] if len(split.groups) else np.arange(b - a)
 
 
-def _without(federation: Federation, part: list[Tensor], held: list[Tensor]) -> Federation:
-    train = federation.train
-    rest = []
-    for k, n in enumerate(train.sizes.tolist()):
-        left = torch.ones(n, dtype=torch.bool)
-        left[part[k]] = left[held[k]] = False
-        rest.append(left.nonzero()[:, 0])
+def _rows_in(group: Index, some: Index) -> Tensor:
+    """The positions of the rows that belong to some groups."""
+    return torch.from_numpy(np.flatnonzero(np.isin(group, some)))
 
-    def taken(positions: list[Tensor]) -> Split:
-        index = torch.cat([train.starts[k] + p for k, p in enumerate(positions)])
-        starts = torch.tensor([0, *(len(p) for p in positions)]).cumsum(0)
-        rows, groups = (ids[index] if len(ids) else ids for ids in (train.rows, train.groups))
-        return Split(train.x[index], train.y[index], starts, rows, groups)
 
-    return dataclasses.replace(federation, train=taken(rest), validation=taken(held), test=taken(part))
+def halved(federation: Federation, seed: int) -> Federation:
+    """Without half of every client's train rows, and of its validation rows; the test rows stay."""
+
+    def half(split: Split) -> Split:
+        left = []
+        for k in range(federation.clients):
+            group = _groups(split, k)
+            y = group_means(group, split.client(k)[1].double().numpy())
+            n, rng = len(y), owner_stream(seed, name_of(federation, k), PARTS, 2)
+            kept = divide(np.arange(n), y, np.array([n - n // 2, n // 2]), rng)[1] if n > 1 else np.arange(n)
+            left.append(_rows_in(group, kept))
+        return taken(split, left)
+
+    return dataclasses.replace(federation, train=half(federation.train), validation=half(federation.validation))
+
+
+def taken(split: Split, positions: Sequence[Tensor]) -> Split:
+    """Some of the rows, by each client's positions."""
+    index = torch.cat([split.starts[k] + own for k, own in enumerate(positions)])
+    starts = torch.tensor([0, *map(len, positions)]).cumsum(0)
+    rows, groups = (ids[index] if len(ids) else ids for ids in (split.rows, split.groups))
+    return Split(split.x[index], split.y[index], starts, rows, groups)
+
+
+def name_of(federation: Federation, client: int) -> str:
+    """A client's name, or its number."""
+    return federation.names[client] if federation.names else str(client)
+
+
+def place_of(j: int, count: int, fewer: bool) -> str:
+    """What a training without the j-th part of the rows is called; with `fewer`, on half of the others."""
+    return f"part{j}of{count}" + ("-half" if fewer else "")
 
 
 def said(voices: Sequence[Voice]) -> Federation:
@@ -115,17 +146,18 @@ def said(voices: Sequence[Voice]) -> Federation:
         return Answers(outputs, [job.federation for job in runs[0]])
 
     parts = of([voice.parts for voice in voices])
-    return in_order(parts, of([voice.halves for voice in voices]) if voices[0].halves else parts)
+    return in_order(parts, of([voice.fewer for voice in voices]) if voices[0].fewer else parts)
 
 
 def heard(first: Sequence[Voice], decision: Decision, metric: Metric) -> set[str]:
-    """The voices that somebody listens to, by what all of them say of the first part of everybody's rows; LOCAL, too.
+    """The voices that the federation listens to, by what they say of the first part of everybody's rows; LOCAL, too.
 
     The others need not be trained without the other parts. Of two voices both are heard.
     """
     if len(first) <= 2:
         return set(decision.voices)
-    rows, _ = weights_of(first[0].parts[0], said(first), decision._replace(sure=None), metric)
+    alike = decision._replace(sure=None, strength=ALIKE)
+    rows, _ = weights_of(first[0].parts[0], said(first), alike, metric)
     most = rows[:, : len(first)].max(0).values
     return {"local"} | {voice.name for voice, weight in zip(first, most.tolist(), strict=True) if weight >= LEAST}
 
@@ -137,12 +169,12 @@ class Answers(NamedTuple):
     parts: Sequence[Federation]
 
 
-def in_order(crossed: Answers, halves: Answers) -> Federation:
-    """Samples to decide by, (2n, M, K) of each client: what was said of its parts, then of its halves."""
-    first, (by_parts, by_halves) = crossed.parts[0], (one_after_another(said) for said in (crossed, halves))
-    both = [split.client(k) for k in range(first.clients) for split in (by_parts, by_halves)]
+def in_order(crossed: Answers, fewer: Answers) -> Federation:
+    """Samples to decide by, (2n, M, K) of each client: what was said of its parts, then the same with fewer rows."""
+    first, (by_parts, by_fewer) = crossed.parts[0], (one_after_another(said) for said in (crossed, fewer))
+    both = [split.client(k) for k in range(first.clients) for split in (by_parts, by_fewer)]
     x, y = (torch.cat([one[i] for one in both]) for i in (0, 1))
-    train = Split(x, y, by_parts.starts + by_halves.starts)
+    train = Split(x, y, by_parts.starts + by_fewer.starts)
     none = Split(x[:0], y[:0], torch.zeros_like(train.starts))
     return Federation(train, none, none, first.classes, first.names)
 
@@ -176,7 +208,11 @@ def deploy(
         weigh[:, [*left, *range(len(voices), weigh.shape[1])]] = found.to(weigh)
         # Clients of a decision have no state but what they deploy.
         none = {f"state.{n}": x for n, x in States(job.federation.clients, {}).save()().items()}
-        saved = none | {KEPT: together(job, voices, weigh)}
+        models = together(job, voices, weigh)
+        if decision.distil:
+            models, more = distilled(job, voices, weigh, models)
+            cost = {name: spent + more[name] for name, spent in cost.items()}
+        saved = none | {KEPT: models}
         last = Best(job.experiment.rounds, 0.0, math.inf, 0)
         save_snapshot(job.folder / "checkpoint.safetensors", Snapshot(last.round, {}, {}, lambda: saved, last))
         write_json(job.folder / DEPLOYMENT, deployment_of(job).to_json())
@@ -196,24 +232,66 @@ def weights_of(job: Job, samples: Federation, decision: Decision, metric: Metric
     with InProcess(samples, job.experiment.training, job.engine) as clients:
         module = Weigh(len(decision.voices)).to(Layout(on_device(job)).device)
         rounds = [happened for happened, _ in federate(method, clients, module, plan)]
-        rows = clients.models(torch.arange(samples.clients)).cpu()
-    cost: dict[str, float] = {
-        name: sum(getattr(r, name) for r in rounds) for name in ("bytes_up", "bytes_down", "passes")
-    }
-    return rows, cost | {"train_seconds": sum(r.seconds for r in rounds)}
+        return clients.models(torch.arange(samples.clients)).cpu(), cost_of(rounds)
+
+
+def cost_of(rounds: Sequence[Round]) -> dict[str, float]:
+    """What rounds cost, as a run's summary tells it."""
+    cost: dict[str, float] = {n: sum(getattr(r, n) for r in rounds) for n in ("bytes_up", "bytes_down", "passes")}
+    return cost | {"train_seconds": sum(r.seconds for r in rounds)}
 
 
 def together(job: Job, voices: Sequence[Voice], weigh: Tensor) -> Tensor:
     """The models to deploy, (N, D): the voices' final models and the decided weights."""
-    pieces = []
-    for voice in voices:
-        saved = load_snapshot(voice.final.folder / "checkpoint.safetensors").clients()
-        if KEPT not in saved:
-            raise RunError(f"{voice.final.folder} has too many models to keep them, so none can be chosen among")
-        one = voice.final
-        pieces.append((Layout(wrapped(one.entry.method, copy.deepcopy(one.module), one.seed)), saved[KEPT].cpu()))
-    layout = Layout(wrapped(job.entry.method, copy.deepcopy(job.module), job.seed))
-    return rows_together(pieces, weigh.to(pieces[0][1]), layout)
+    pieces = [(Layout(network(voice.final)), kept(voice.final)) for voice in voices]
+    return rows_together(pieces, weigh.to(pieces[0][1]), Layout(in_one(job, voices)))
+
+
+def in_one(job: Job, voices: Sequence[Voice]) -> nn.Module:
+    """The voices' networks as one module, with any weights."""
+    return wrapped(voices_together([voice.final.entry.method for voice in voices]), copy.deepcopy(job.module), job.seed)
+
+
+def network(job: Job) -> nn.Module:
+    """A run's network, with any weights."""
+    return wrapped(job.entry.method, copy.deepcopy(job.module), job.seed)
+
+
+def kept(job: Job) -> Tensor:
+    """The models that a run deploys, (N, D)."""
+    saved = load_snapshot(job.folder / "checkpoint.safetensors").clients()
+    if KEPT not in saved:
+        raise RunError(f"{job.folder} has too many models to keep them, so none can be chosen among")
+    return saved[KEPT].cpu()
+
+
+def distilled(job: Job, voices: Sequence[Voice], weigh: Tensor, models: Tensor) -> tuple[Tensor, dict[str, float]]:
+    """One network for each client in the place of its weighed voices, (N, D), and what that cost.
+
+    It begins as the voice with the largest weight and trains as long as LOCAL did, on the client's own rows, whose
+    targets are halfway to what the voices say of them. Who stays alone keeps LOCAL's.
+    """
+    alone, federation, count = voices[0].final, job.federation, len(voices)
+    train, kind = federation.train, federation.target_kind
+    able = [m for m, voice in enumerate(voices) if voice.final.entry.method.wrap is None]
+    every = torch.stack([kept(voices[m].final) for m in able])
+    first = every[weigh[:, able].argmax(1), torch.arange(len(weigh))]
+    teacher, soft = in_one(job, voices), []
+    for k, row in enumerate(models):
+        x, y = train.client(k)
+        with torch.no_grad():
+            soft.append(soft_targets(Layout(teacher).write(row, teacher).eval()(x), y, kind))
+    learn = dataclasses.replace(train, y=torch.cat(soft))
+    none = Split(learn.x[:0], learn.y[:0], torch.zeros_like(learn.starts))
+    rows = dataclasses.replace(federation, train=learn, validation=none, test=none)
+    e = alone.experiment
+    training = dataclasses.replace(e.training, criterion=KINDS[kind].criterion, balance=False)
+    with InProcess(rows, training, job.engine) as clients:
+        plan = Plan(rounds=e.rounds, evaluate_every=e.rounds, seed=job.seed)
+        rounds = [happened for happened, _ in federate(student(first), clients, on_device(job), plan)]
+        found = clients.models(torch.arange(rows.clients)).cpu()
+    home = (weigh[:, 0] == 1) & (weigh[:, 1:count] == 0).all(1)
+    return torch.where(home[:, None], kept(alone), found), cost_of(rounds)
 
 
 def told(job: Job, voices: Sequence[Voice], decision: Decision, metric: Metric, weigh: Tensor) -> dict[str, Any]:
@@ -233,6 +311,7 @@ def told(job: Job, voices: Sequence[Voice], decision: Decision, metric: Metric, 
         "dropped": [voice.name for voice in voices if len(voice.parts) < decision.parts],
         "sure": decision.sure,
         "parts": decision.parts,
+        "distilled": decision.distil,
         "metric": metric.name,
         "clients": clients,
         "test_scores": scores,
@@ -300,7 +379,7 @@ class Protocol:
     run: Callable[[str, str, int], Run]  # a method under a name of its folder with a seed
     teller: Callable[[str, int], Progress | None]
     extend: bool
-    _parts: dict[tuple[int, bool], list[Material]] = field(default_factory=dict, repr=False)
+    _parts: dict[tuple[int, bool, bool], list[Material]] = field(default_factory=dict, repr=False)
 
     def deploy(self, name: str, seed: int, how: Decision, metric: Metric) -> tuple[Job, RunSummary]:
         """The run of a decision."""
@@ -321,22 +400,24 @@ class Protocol:
             except NeedsValidationError:
                 final, validated = compared, True
 
-        def without(count: int) -> list[Job]:
+        def without(fewer: bool) -> list[Job]:
             jobs = []
-            for j, part in enumerate(self.parts(count, validated)[:first]):
-                jobs.append(part.job(self.run(name, f"{name}-part{j}of{count}", seed), compared.engine))
+            for j, part in enumerate(self.parts(count, validated, fewer)[:first]):
+                place = f"{name}-{place_of(j, count, fewer)}"
+                jobs.append(part.job(self.run(name, place, seed), compared.engine))
                 self._train(jobs[-1])
             return jobs
 
-        return Voice(name, final, without(count), without(2) if first is None else ())
+        return Voice(name, final, without(False), without(True) if first is None else ())
 
-    def parts(self, count: int, validated: bool) -> list[Material]:
+    def parts(self, count: int, validated: bool, fewer: bool) -> list[Material]:
         """The rows without each of their parts, cut once for all methods and seeds."""
-        if (count, validated) not in self._parts:
+        key = (count, validated, fewer)
+        if key not in self._parts:
             cut = in_parts(self.refit.federation, count, 0, self.validation if validated else 0.0)
-            made = [Material(self.refit.experiment, one, self.refit.factory) for one in cut]
-            self._parts[count, validated] = made
-        return self._parts[count, validated]
+            cut = [halved(one, 0) for one in cut] if fewer else cut
+            self._parts[key] = [Material(self.refit.experiment, one, self.refit.factory) for one in cut]
+        return self._parts[key]
 
     def _train(self, job: Job) -> None:
         result(job, None, self.teller(job.name, job.seed), extend=self.extend)

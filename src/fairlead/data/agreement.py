@@ -130,7 +130,7 @@ def agree(looks: Mapping[str, Look], positive: str | None = None) -> Agreed:
             named.setdefault(column.name.casefold(), {})[owner] = column
     for owner in looks:
         own = [told[owner].name for told in named.values() if owner in told]
-        shared = not own or any(owner in told and len(told) > 1 for told in named.values())
+        shared = len(looks) == 1 or not own or any(owner in told and len(told) > 1 for told in named.values())
         require(shared, f"{owner} has no column in common with another site; it has {', '.join(own)[:200]}")
     columns = tuple(_agreed_column(told) for told in named.values())
     kept = any(column.kept for column in columns)

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 from torch import nn
 
 from fairlead.catalogue import Entry, check_options, decision, parse, with_voices
+from fairlead.comparison.decisions import place_of
 from fairlead.core import Federation, InputError, Method, Plan, Server, Training, nearest, require
 from fairlead.core.targets import TargetKind
 from fairlead.data import Scenario
@@ -40,15 +41,14 @@ class Run(NamedTuple):
 
     method: str
     seed: int
-    part: tuple[int, int] | None = (
-        None  # which of how many parts of each site's train rows is left out and answered for
-    )
+    # Which of how many parts of each site's train rows is left out and answered for, and whether half of the others is.
+    part: tuple[int, int, bool] | None = None
     lr: float | None = None  # a trial with this step size; None: with what was chosen, or given
 
     @property
     def name(self) -> str:
         """What its folders are called."""
-        left_out = f"-part{self.part[0]}of{self.part[1]}" if self.part else ""
+        left_out = f"-{place_of(*self.part)}" if self.part else ""
         tried = "" if self.lr is None else f"-lr{self.lr:.3g}"
         return f"{self.method}{left_out}{tried}-seed{self.seed}"
 
@@ -99,6 +99,10 @@ class Study:
         check_options(self.options)
         for method in self.methods:
             self.entry(method)
+            how = self.decision(method)
+            require(
+                how is None or not how.distil, f"{method}: distil works in one place alone; leave it out of a study"
+            )
         self.plan(Run(CONTROL, 0))
         self.training(Run(CONTROL, 0))
         _ = self.effort  # says so where it does not fit
@@ -143,13 +147,13 @@ class Study:
         for name in names:
             if how := self.decision(name):
                 for seed in range(self.seeds):
-                    runs = chain(*self.parts(how, seed, how.parts), *self.parts(how, seed, 2))
+                    runs = chain(*self.parts(how, seed, False), *self.parts(how, seed, True))
                     found |= dict.fromkeys([*runs, Run(name, seed)])
         return list(found)
 
-    def parts(self, how: Decision, seed: int, count: int) -> list[list[Run]]:
+    def parts(self, how: Decision, seed: int, fewer: bool) -> list[list[Run]]:
         """For each voice the trainings that leave out a part of the rows: a decision looks at what they say of it."""
-        return [[Run(voice, seed, (j, count)) for j in range(count)] for voice in how.voices]
+        return [[Run(voice, seed, (j, how.parts, fewer)) for j in range(how.parts)] for voice in how.voices]
 
     def decision(self, method: str) -> Decision | None:
         """How a method decides after training; None where it does not."""

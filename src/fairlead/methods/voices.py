@@ -2,7 +2,7 @@
 
 LOCAL is the first voice. What the voices say of rows that none of them learned from are the samples here; they come
 from cross-fitting (`comparison.decisions`). A client's are (2n, M, K): its n rows in the order of its parts,
-answered by models that learned from the other parts, then in the order of two halves, by models of the other half.
+answered by models that learned from the other parts, then once more, by models that learned from half as many rows.
 The decision is a federated method like any other: `decide` runs through the round loop, in one process or between
 machines, with messages of a few numbers.
 
@@ -13,7 +13,7 @@ s_k     `own_weights`     argmin loss_k(s) + strength · |s - s_k|², s >= 0: cl
 d_k     reply["gain"]     how much better than LOCAL a candidate is on client k's rows, by the metric of the verdict
 v_k     `noise`           the variance of d_k: of its rows (reply["variance"], reply["rows"]) and of training luck
 λ       `training_luck`   training luck as a share of a row's variance: by how much parts differ (reply["ratio"])
-f       message["fall"]   by how much gains fall until all rows train: from half of them to parts (reply["fall"])
+f       message["fall"]   by how much gains fall until all rows train: seen from half as many rows (reply["fall"])
 τ, μ    message["tau"]..  how d_k scatter over the clients and about which mean: `functional.common_gain`
 
 A client sends the derivatives of its loss by the weights (M + M² numbers a round), then what it measured of every
@@ -32,11 +32,13 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import one_hot
 
 from fairlead.core import Cohort, InputError, Layout, Method, Named, Server, Task, require
 from fairlead.core.device import on_host
 from fairlead.functional.gains import FAR, GRID, CommonGain, chance_positive, common_gain
 from fairlead.functional.stacking import Terms, newton_step, stack_terms, stack_weights, voice_outputs, weighed
+from fairlead.methods.local import local
 from fairlead.metrics import Metric
 from fairlead.metrics.evidence import Ratio, training_shares
 
@@ -55,16 +57,16 @@ class Decision(NamedTuple):
     voices: tuple[str, ...]  # names of methods, LOCAL first
     sure: float | None = 0.9  # the chance of being better than alone that a client asks for; None: no guard, the stack
     strength: float = 15.0  # with which a client's weights are drawn to the federation's
-    parts: int = 5  # of the cross-fitting: every row is left out of the training once
+    parts: int = 2  # of the cross-fitting: every row is left out of the training once
+    distil: bool = False  # the weighed voices into one network
 
     @property
     def further(self) -> float:
-        """How far it is from all rows but a part to all, as a share of the way from half of them; in logarithms.
+        """How far it is from all rows but a part to all, as a share of a doubling of the rows; in logarithms.
 
         An error a + b n^-c, c > 0, falls by less on the way to all rows than this says.
         """
-        without_a_part = 1 - 1 / self.parts
-        return math.log(1 / without_a_part) / math.log(without_a_part / 0.5)
+        return -math.log2(1 - 1 / self.parts)
 
     @property
     def candidates(self) -> tuple[str, ...]:
@@ -77,8 +79,7 @@ def check_decision(name: str, decision: Decision) -> Decision:
     sure, strength, parts = decision.sure, decision.strength, decision.parts
     require(sure is None or 0.5 <= sure < 1, f"{name}: sure must lie in [0.5, 1), got {sure}; 0.9 is the default")
     require(strength > 0, f"{name}: strength must be above 0, got {strength}; 15 is the default")
-    # Gains with all rows but a part are compared with those with half of the rows, which must be fewer.
-    require(parts >= 3, f"{name}: parts must be at least 3, got {parts}; 5 is the default")
+    require(parts >= 2, f"{name}: parts must be at least 2, got {parts}; 2 is the default")
     return decision
 
 
@@ -118,7 +119,7 @@ class Voices(nn.Module):
         return answered
 
 
-def voices_together(voices: Sequence[Method]) -> Method:
+def voices_together(voices: Sequence[Method], *, distilled: bool = False) -> Method:
     """The method of the deployed module. It trains nothing: its models come from the voices' own runs."""
 
     def wrap(module: nn.Module) -> nn.Module:
@@ -138,7 +139,29 @@ def voices_together(voices: Sequence[Method]) -> Method:
         return average
 
     classes = any(v.needs_classes for v in voices)
-    return Method(init, client, personal, server, average=None, wrap=wrap, needs_classes=classes)
+    module = None if distilled else wrap
+    return Method(init, client, personal, server, average=None, wrap=module, needs_classes=classes)
+
+
+def student(first: Tensor) -> Method:
+    """One network for each client, trained on its own rows from the client's row of `first`, (N, D)."""
+
+    def client(state: Named, message: Named, task: Task) -> tuple[Named, Named]:
+        begin = first[torch.tensor(task.ids)].to(state["v"]) if task.round == 1 else state["v"]
+        return {"v": task.descend(begin)}, {}
+
+    return local()._replace(client=client)
+
+
+def soft_targets(said: Tensor, y: Tensor, kind: str) -> Tensor:
+    """What a student learns: halfway between the targets and what the weighed voices say of the rows, (n, K).
+
+    >>> soft_targets(torch.tensor([[0.0, 0.0]]), torch.tensor([1]), "class").tolist()
+    [[0.25, 0.75]]
+    """
+    if kind == "class":
+        return (said.softmax(-1) + one_hot(y, said.shape[-1])) / 2
+    return ((said.sigmoid() if kind == "labels" else said) + y.reshape(said.shape)) / 2
 
 
 def rows_together(voices: Sequence[tuple[Layout, Tensor]], weigh: Tensor, layout: Layout) -> Tensor:
@@ -164,7 +187,7 @@ def part_of(rows: int, parts: int) -> Tensor:
 
 
 def apart(samples: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
-    """A client's samples and targets by parts, and those by halves."""
+    """A client's samples and targets, and once more what models said of them that learned from half as many rows."""
     z, y = samples
     n = len(z) // 2
     return z[:n], y[:n], (z[n:], y[n:])
@@ -178,7 +201,7 @@ class Measured(NamedTuple):
     variance: float  # of a row's difference
     ratio: float  # how much parts differ, as a multiple of what rows explain: training luck
     size: float  # rows in a part, 0 where parts say nothing
-    fall: float = 0.0  # by how much the gain was higher when models learned from half of the rows
+    fall: float = 0.0  # by how much the gain was higher when models learned from half as many rows
     halved: float = 0.0  # rows that say so, 0 where nothing is known
 
 
@@ -244,12 +267,12 @@ class Deciding:
 
     def client(self, state: Named, message: Named, task: Task) -> tuple[Named, Named]:
         replies: list[Named] = []
-        for i, (z, y, halves) in enumerate(map(apart, task.data())):
+        for i, (z, y, fewer) in enumerate(map(apart, task.data())):
             s = row(message["s"], i)
             terms = stack_terms(z[None], y[None], z.new_ones(1, len(z)), s[None], self.kind)
             told = [NOTHING] * len(self.decision.candidates)
             if task.round >= ROUNDS and sound(z):
-                told = self.gains(z, y, *self.weights(z, y, s), halves)
+                told = self.gains(z, y, self.weights(z, y, s)[1], fewer)
             replies.append(
                 {"loss": terms.loss[:, None], "slope": terms.slope, "curve": terms.curve.flatten(1)}
                 | {f: z.new_tensor([[getattr(m, f) for m in told]]) for f in Measured._fields}
@@ -265,16 +288,13 @@ class Deciding:
         found = stack_weights(z, y, rows, self.kind, s[None], self.decision.strength)
         return found[0], found[1:]
 
-    def gains(
-        self, z: Tensor, y: Tensor, s_k: Tensor, crossed: Tensor, halves: tuple[Tensor, Tensor]
-    ) -> list[Measured]:
+    def gains(self, z: Tensor, y: Tensor, crossed: Tensor, fewer: tuple[Tensor, Tensor]) -> list[Measured]:
         """How much better than LOCAL each candidate is; the stack of a row by weights found without the row's part."""
         parts = part_of(len(z), self.decision.parts).to(z.device)
         told = self._measured(z, y, crossed[parts], parts)
-        if not sound(halves[0]):
+        if not sound(fewer[0]):
             return told
-        half = part_of(len(halves[0]), 2).to(z.device)
-        before = self._measured(*halves, s_k.expand(len(half), -1), half)
+        before = self._measured(*fewer, crossed[parts], parts)
         known = [m.rows > 0 and b.rows > 0 for m, b in zip(told, before, strict=True)]
         halved = [m._replace(fall=b.gain - m.gain, halved=b.rows) for m, b in zip(told, before, strict=True)]
         return [h if yes else m for m, h, yes in zip(told, halved, known, strict=True)]
@@ -287,11 +307,11 @@ class Deciding:
 
     def personal(self, state: Named, message: Named, task: Task) -> Tensor:
         rows = []
-        for i, (z, y, halves) in enumerate(map(apart, task.data())):
+        for i, (z, y, fewer) in enumerate(map(apart, task.data())):
             s_k, crossed = self.weights(z, y, row(message["s"], i))
             told = [NOTHING] * len(self.decision.candidates)
             if sound(z):
-                told = self.gains(z, y, s_k, crossed, halves)
+                told = self.gains(z, y, crossed, fewer)
             # Who has no rows follows the others; who has a voice that says no numbers stays alone.
             usable = bool(z.isfinite().all())
             shared = {n: row(message[n], i) for n in (*SHARED, *COMMON)}

@@ -90,6 +90,7 @@ class Decisions(TypedDict):
     dropped: list[str]  # those that nobody listened to in the first part of the rows
     sure: float | None  # None: no guard
     parts: int
+    distilled: bool  # whether one network stands for the stack
     metric: str
     clients: list[Decided]
     test_scores: dict[str, list[Number]]  # of each voice deployed by everybody; no choice was made by them
