@@ -14,6 +14,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import torch
@@ -22,7 +23,7 @@ from fairlead.attacks import ATTACKS, Attack, attacked, marked, poisoned
 from fairlead.catalogue import parse
 from fairlead.clients import Answer, InProcess, engine
 from fairlead.clients.exchange import MODELS, batches, lengths
-from fairlead.core import FairleadError, Federation, Named, Plan
+from fairlead.core import FairleadError, Federation, Named, Plan, Split
 from fairlead.core.faults import Faults
 from fairlead.data import PRESETS
 from fairlead.functional.robust import FAR_TIMES
@@ -176,17 +177,27 @@ class Measured(InProcess):
         return answer
 
 
-def honest_table(data_dir: str | None) -> None:
-    """How long honest clients' replies are at most, in every scenario there is, and whether any was set aside."""
+def thinned(split: Split, most: int) -> Split:
+    """Every k-th sample of each client, at most so many in all and at least one each: sizes keep their proportions."""
+    k = max(1, -(-len(split.y) // most))
+    rows = [torch.arange(int(a), int(b), k) for a, b in pairwise(split.starts)]
+    each = torch.tensor([0, *(len(r) for r in rows)])
+    return Split(split.x[torch.cat(rows)], split.y[torch.cat(rows)], each.cumsum(0))
+
+
+def honest_table(data_dir: str | None, presets: Sequence[str], most: int) -> None:
+    """How long honest clients' replies are at most, in these scenarios, and whether any was set aside."""
     where = f"{FAR_TIMES:g} is where it may be set aside"
     print(f"\n### Honest clients: the longest reply, in times of the usual one; {where}\n")
     print("| scenario | clients | longest reply | set aside |\n| --- | ---: | ---: | ---: |")
-    for preset in PRESETS:
+    for preset in presets:
         worst, left, clients = 1.0, 0, 0
         try:
             asked = {"scenario": preset, "rounds": 3} | ({} if preset == "rotated-digits" else {"data_dir": data_dir})
             experiment = resolve(check(asked))
             federation = experiment.scenario.build(0, experiment.data_dir)
+            train, validation, test = (thinned(s, most) for s in (federation.train, federation.validation, federation.test))
+            federation = replace(federation, train=train, validation=validation, test=test)
             clients = federation.clients
             module = Material(experiment, federation).module(0)
             training = replace(experiment.training, epochs=1)
@@ -209,21 +220,22 @@ def main() -> int:
     """Print the tables."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.faults", description=__doc__)
     parser.add_argument("--seeds", help="how many, or FIRST:END as in Python", default="1")
-    parser.add_argument("--only", help="scenarios, with commas between them", default=",".join(SCENARIOS))
+    parser.add_argument("--only", help="scenarios, with commas between them", default=None)
     parser.add_argument("--attacks", help="with commas between them", default=",".join(ATTACKS))
     parser.add_argument("--methods", help="with commas between them; stages too", default=None)
     parser.add_argument("--honest", metavar="DIR", help="instead: lengths of honest replies, data sets in DIR")
+    parser.add_argument("--samples", type=int, default=10**9, help="with --honest: at most so many in a scenario")
     asked = parser.parse_args()
     logging.disable(logging.WARNING)
     began, seeds, attacks = time.perf_counter(), range(*map(int, asked.seeds.split(":"))), asked.attacks.split(",")
     if asked.honest:
-        honest_table(asked.honest)
+        honest_table(asked.honest, asked.only.split(",") if asked.only else list(PRESETS), asked.samples)
         return 0
     methods = [name for name in METHODS if name != "local"]
     names = (
         asked.methods.split(",") if asked.methods else [*(f"fedavg{stage}" for stage in STAGES), *ROBUST, *methods[1:]]
     )
-    for scenario in asked.only.split(","):
+    for scenario in asked.only.split(",") if asked.only else SCENARIOS:
         table(scenario, names, attacks, seeds)
         fault_table(scenario, [n for n in names if n in METHODS], seeds)
     print(f"\n{time.perf_counter() - began:.0f} s; seeds: {asked.seeds}, rounds: {TRAINING['rounds']}")

@@ -111,6 +111,8 @@ WRONG = {
     "compare dito": "did you mean 'ditto'",
     "compare fedavg --rond 3": "--rounds",
     "compare fedavg --rounds x": "rounds='x'",
+    "compare fedavg --lr inf": "lr='inf': Input should be a finite number",
+    "compare fedora --set fedora.a=inf": "option fedora.a=inf: Input should be a finite number",
     "compare fedavg --seeds 0": "--seeds must be at least 1",
     "compare fedrep+confree --set confree.c=1.5": "c must lie in (0, 1), got 1.5",
     "compare fedrep+confree --set confree.d=1": "option 'confree.d' is unknown; Valid: ",

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, get_type_hints
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from fairlead.core import InputError, Method, Server, nearest, require
 from fairlead.core.errors import check_kind
@@ -136,7 +136,7 @@ def call(name: str, factory: Callable[..., Any], options: Options, *args: object
     for key, value in options.get(name, {}).items():
         check_key(name, key, keywords)
         try:
-            chosen[key] = TypeAdapter(hints[key]).validate_python(value)
+            chosen[key] = TypeAdapter(hints[key], config=ConfigDict(allow_inf_nan=False)).validate_python(value)
         except ValidationError as error:
             reason = error.errors()[0]["msg"]
             raise InputError(f"option {name}.{key}={value}: {reason}; the default is {keywords[key]}") from error

@@ -68,7 +68,7 @@ Counts = Annotated[tuple[int, int, int], BeforeValidator(_numbers)]
 class Settings(BaseModel):
     """Everything a user may set; None leaves the choice to the scenario."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, protected_namespaces=())
 
     scenario: str | None = Field(None, description="A preset; `fairlead scenarios` lists them.")
     data: Name | None = Field(None, description="Data set: a known name, a table, or a folder of tables.")

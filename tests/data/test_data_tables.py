@@ -16,7 +16,7 @@ from fairlead.data import Scenario, load
 from fairlead.data.columns import Overrule, code, find
 from fairlead.data.files import clean, owner_names, read_frame, table_files
 from fairlead.data.source import Source
-from fairlead.data.tables import Reading, read_table
+from fairlead.data.tables import Reading, owner_values, read_table
 
 PLAIN = "age,weight,smoker,ill\n40,71.5,yes,1\n50,80.25,no,0\n60,,yes,1\n70,95,no,0\n"
 
@@ -393,3 +393,17 @@ def test_a_column_called_owner_is_not_taken_for_the_name_of_a_file(tmp_path: Pat
     both = read_table([one, two], Reading(column="owner")).table
     assert both is not None
     assert {c.name: c.why for c in both.columns}["owner"] == "the name of the file"
+
+
+def test_owners_whose_numbers_are_very_large_keep_their_names() -> None:
+    # As int64 the first three were -1, -2 and -3, and the next two both the lowest number there is.
+    large = pd.Series([2**64 - 1, 2**64 - 2, 2**64 - 3], dtype="uint64")
+    assert owner_values(large).astype(str).tolist() == [str(2**64 - k) for k in (1, 2, 3)]
+    assert len(np.unique(owner_values(pd.Series([1e20, 2e20, 1e20])))) == 2
+    assert owner_values(pd.Series([1.0, 2.0, 10.0])).tolist() == [1, 2, 10]
+    assert owner_values(pd.Series([1, 2, 10], dtype="uint8")).dtype == np.int64
+
+
+def test_a_column_that_is_infinite_in_every_row_is_left_out() -> None:
+    found = find("a", pd.Series([np.inf] * 9))
+    assert (found.role, found.why) == ("constant", "it is inf in every row")

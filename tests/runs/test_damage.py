@@ -131,6 +131,15 @@ def test_settings_that_are_no_object_are_one_sentence(unfinished: Path, text: st
         fairlead.resume(unfinished)
 
 
+def test_settings_that_cannot_be_read_are_not_called_damaged(unfinished: Path) -> None:
+    with pytest.raises(fairlead.RunError, match=r"checkpoint\.safetensors/x is missing"):
+        files.read_json(unfinished / RUN / "checkpoint.safetensors" / "x")
+    (unfinished / "settings.json").unlink()
+    (unfinished / "settings.json").mkdir()
+    with pytest.raises(fairlead.RunError, match=r"settings\.json cannot be read \(Is a directory\)"):
+        fairlead.resume(unfinished)
+
+
 def test_a_run_of_a_later_version_is_one_sentence(unfinished: Path) -> None:
     path = unfinished / "settings.json"
     experiment = json.loads(path.read_text())["experiment"]

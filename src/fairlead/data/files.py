@@ -270,7 +270,7 @@ def as_text(cell: object) -> str | None:
     """A cell as one would write it: whole numbers without a point, dates the ISO way."""
     if cell is None or cell is pd.NaT or (isinstance(cell, float) and cell != cell):
         return None
-    if isinstance(cell, float) and abs(cell) < 1e15 and cell == int(cell):
+    if isinstance(cell, float) and cell.is_integer() and abs(cell) < 1e15:
         return str(int(cell))
     return cell.isoformat() if hasattr(cell, "isoformat") else str(cell).strip()
 

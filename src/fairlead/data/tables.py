@@ -104,7 +104,9 @@ def owner_values(cells: pd.Series) -> NDArray[Any]:
     """Who owns each row: numbers where all are, else names; spellings that differ in case or blanks alone are one."""
     if cells.dtype.kind in "iuf":
         values: NDArray[Any] = cells.to_numpy()
-        return values.astype(np.int64) if (values == np.round(values)).all() else values
+        # Beyond 2**53 numbers with a point stand for several whole ones, and int64 ends before uint64 does.
+        whole = values.dtype.kind == "i" or bool(((values == np.round(values)) & (np.abs(values) < 2.0**53)).all())
+        return values.astype(np.int64) if whole else values
     names = spellings(cells)
     if all(re.fullmatch(r"0|[1-9]\d*", name) for name in names):
         return np.array([int(as_text(cell) or 0) for cell in cells])  # so that 2 comes before 10

@@ -33,9 +33,11 @@ def read_json(path: Path) -> Any:
     """What `write_json` wrote."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
+    except (FileNotFoundError, NotADirectoryError) as error:
         raise RunError(f"{path} is missing; expected a run folder that fairlead wrote") from error
-    except (OSError, ValueError, RecursionError) as error:  # among them what is no JSON, or no text
+    except OSError as error:
+        raise RunError(f"{path} cannot be read ({error.strerror}); check its permissions and the disk") from error
+    except (ValueError, RecursionError) as error:  # among them what is no JSON, or no text
         raise RunError(
             f"{path} is not valid JSON ({error}); restore it or start the run anew in another --out"
         ) from error
