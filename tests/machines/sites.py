@@ -15,7 +15,7 @@ from fairlead.data.sources import files_of
 from fairlead.machines import Study
 from fairlead.runs.files import read_table
 
-MOST_SECONDS = 900.0  # that a study with Flower may take on a busy machine
+MOST_SECONDS = 1800.0  # that a study with Flower may take on a busy machine
 SETTINGS = {"label": "disease", "rounds": 4, "evaluate_every": 2, "lr": 0.05, "model": "mlp"}
 
 
