@@ -429,8 +429,12 @@ def flower_init(
     """Write a study as an app for `flwr run`."""
     from fairlead.machines.flower.write import write_app
 
-    write_app(folder, study_from(methods, sites, seeds, options), out.resolve())
+    study = study_from(methods, sites, seeds, options)
+    write_app(folder, study, out.resolve())
     console.print(f"Written: {folder}. Try it here: fairlead flower run {folder} --data DIR", highlight=False)
+    if study.effort is not None:
+        told = "Step size and rounds are searched for, which takes some hundred exchanges of seconds each with Flower"
+        console.print(f"{told}; --lr and --rounds give them.", highlight=False, soft_wrap=True)
 
 
 @flower.command(name="run", epilog="Example: `fairlead flower run study --data sites`")

@@ -265,8 +265,8 @@ def test_a_node_says_what_is_wrong_with_a_question(tmp_path: Path) -> None:
         return unpack_reply(node.answer(pack_ask(ask, {}))).refused
 
     assert "a message for client 2 came to client 1" in refused(Ask("test", "greet", client=2))
-    assert "client 1 has no state of round 9 of run test" in refused(Ask("test", "train", 10, client=1, base=9))
-    assert "client 1 has no model of round 4" in refused(Ask("test", "outputs", 4, client=1))
+    assert "this client has no state of round 9 of run test" in refused(Ask("test", "train", 10, client=1, base=9))
+    assert "this client has no model of round 4" in refused(Ask("test", "outputs", 4, client=1))
     assert "run '../test' is no name for a folder" in refused(Ask("../test", "greet", client=1))
     with pytest.raises(EngineError, match="message of 5 bytes is none of fairlead's"):
         node.answer(b"noise")

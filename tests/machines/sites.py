@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 from PIL import Image
 
 from fairlead.data import load
 from fairlead.data.sources import files_of
+from fairlead.machines import Study
+from fairlead.runs.files import read_table
 
+MOST_SECONDS = 1800.0  # that a study with Flower may take on a busy machine
 SETTINGS = {"label": "disease", "rounds": 4, "evaluate_every": 2, "lr": 0.05, "model": "mlp"}
 
 
@@ -26,6 +32,12 @@ def write_sites(folder: Path, most: int = 150) -> list[str]:
     return sorted(names)
 
 
+def three_sites(folder: Path) -> Path:
+    """The folder, with the files of three hospitals."""
+    (folder / f"{write_sites(folder)[-1]}.csv").unlink()
+    return folder
+
+
 def write_images(folder: Path, **classes: str) -> list[str]:
     """FOLDER/SITE/CLASS/ with images of digits for each site, which has these digits; the sites' names."""
     digits = load("digits")
@@ -36,3 +48,20 @@ def write_images(folder: Path, **classes: str) -> list[str]:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 Image.fromarray((digits.raw[i, 0] * 255).byte().numpy()).save(path)
     return sorted(classes)
+
+
+def until(what: Callable[[], bool], seconds: float = 120.0) -> None:
+    end = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < end, "it did not happen in time"
+        time.sleep(0.3)
+
+
+def rounds_done(out: Path, run: str) -> int:
+    path = out / "runs" / run / "rounds.parquet"
+    return max(read_table(path)["round"], default=0) if path.exists() else 0
+
+
+def started(tried: Any, study: Study, data: Path) -> None:
+    for site in study.sites:
+        tried.add(site, data / f"{site}.csv")

@@ -12,9 +12,8 @@ import signal
 import ssl
 import subprocess
 import threading
-import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from http.client import HTTPConnection, HTTPSConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -24,7 +23,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 import torch
-from sites import write_sites
+from sites import MOST_SECONDS, rounds_done, started, three_sites, until
 from test_study import in_one_place
 from typer.testing import CliRunner
 
@@ -47,34 +46,13 @@ from fairlead.runs.files import read_json, read_table
 
 # An exchange takes seconds, whatever is trained: few rounds show as much as many.
 SETTINGS = {"label": "disease", "rounds": 2, "evaluate_every": 1, "lr": 0.05, "model": "mlp"}
-MOST_SECONDS = 900.0
 PAGE = Path(__file__).parents[2] / "docs" / "from-laptop-to-hospitals.md"
 NGINX = shutil.which("nginx", path=f"{os.environ['PATH']}{os.pathsep}/usr/sbin")
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("data")
-    names = write_sites(folder)
-    (folder / f"{names[-1]}.csv").unlink()  # three sites are enough
-    return folder
-
-
-def until(what: Callable[[], bool], seconds: float = 120.0) -> None:
-    end = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < end, "it did not happen in time"
-        time.sleep(0.3)
-
-
-def rounds_done(out: Path, run: str) -> int:
-    path = out / "runs" / run / "rounds.parquet"
-    return max(read_table(path)["round"], default=0) if path.exists() else 0
-
-
-def started(tried: Tryout, study: Study, data: Path) -> None:
-    for site in study.sites:
-        tried.add(site, data / f"{site}.csv")
+    return three_sites(tmp_path_factory.mktemp("data"))
 
 
 def test_three_sites_over_tls_give_the_numbers_of_one_process_though_the_server_is_killed(
@@ -109,72 +87,6 @@ def test_three_sites_over_tls_give_the_numbers_of_one_process_though_the_server_
         assert not any(other in text for other in study.sites if other != site)
     keys = sorted(p.name for p in (out / "flower").rglob("*") if p.is_file() and p.stat().st_mode & 0o077)
     assert not {"ca.key", "server.key", *study.sites} & set(keys)  # private keys are for their owner alone
-
-
-# What an app's client half might do wrong, by round and site; appended to the app.
-SPOIL = """
-
-honest = ask
-last = {}
-
-
-def ask(node, question, data):
-    found = honest(node, question, data)
-    if json.loads(question)["what"] != "ask":
-        return found
-    about = json.loads(json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])["__metadata__"]["fairlead"])[0]
-    site, key = str(node["client"]), (about["what"], about["round"])
-    memory = Path(str(node["state-dir"])) / "old-answer"
-    if key == ("train", 1):
-        memory.write_bytes(found)
-    first, second = site == SITES[0], site == SITES[1]
-    if key == ("train", 2) and first:
-        raise ValueError("the disk is full")
-    if key == ("train", 2) and second:
-        return b"x" * 20_000_000
-    if key == ("train", 3) and first:
-        return memory.read_bytes()
-    if key == ("train", 3) and second:
-        start = 8 + int.from_bytes(found[:8], "little")
-        return found[:start] + b"\\xff" * (len(found) - start)
-    if key == ("train", 4) and second:
-        time.sleep(30)
-    return found
-"""
-
-
-def test_a_round_goes_on_whatever_a_site_does(data: Path, tmp_path: Path) -> None:
-    settings = SETTINGS | {"rounds": 12, "evaluate_every": 12}
-    study = Study(tuple(p.stem for p in data.glob("*.csv")), ("fedora",), settings)
-    write_app(tmp_path / "app", study, tmp_path / "elsewhere", insecure=True)
-    client = tmp_path / "app" / "fairlead_study" / "client_app.py"
-    client.write_text(client.read_text() + SPOIL.replace("SITES", repr(study.sites)))
-    project = tmp_path / "app" / "pyproject.toml"
-    project.write_text(project.read_text().replace("grace-seconds = 20", "grace-seconds = 12"))
-    out, run = tmp_path / "out", "fedora-seed0"
-    with Tryout(out, insecure=True) as tried:
-        started(tried, study, data)
-        tried.run(tmp_path / "app")
-        until(lambda: rounds_done(out, run) >= 5, MOST_SECONDS)
-        victim = study.sites[2]
-        tried.end(victim, signal.SIGKILL)
-        os.kill(int(read_json(tried.home / "sites" / victim / "worker.json")["pid"]), signal.SIGKILL)
-        killed = rounds_done(out, run)
-        until(lambda: rounds_done(out, run) >= killed + 2)
-        tried.add(victim, data / f"{victim}.csv")
-        tried.wait(study, print, MOST_SECONDS)
-    events = {(e["round"], e["who"]): e["what"] for e in read_json(out / "runs" / run / "events.json")}
-    first, second, third = study.sites
-    assert "the disk is full" in events[2, first]
-    assert "answer has 20,000,000 bytes" in events[2, second]
-    assert "answer is to another question (train, round 1)" in events[3, first]
-    assert "NaN or infinite" in events[3, second]
-    assert "did not come" in events[4, second]
-    assert any(who == third and round > 5 for round, who in events)
-    table = read_table(out / "runs" / run / "rounds.parquet")
-    assert table["left_out"][:4] == [0, 2, 2, 1]
-    assert table["left_out"][-1] == 0  # back again
-    assert read_json(out / "results.json")["unjudged"] == {}
 
 
 def fairlead(*words: str) -> str:

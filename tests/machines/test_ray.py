@@ -27,8 +27,7 @@ from fairlead.data import scenario
 from fairlead.models import build
 from fairlead.runs.files import read_json, read_table
 
-# Warnings of Ray's own; and one cluster for all tests of this file.
-pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("ray")]
+pytestmark = pytest.mark.filterwarnings("ignore")  # warnings of Ray's own
 TRAINING = Training(lr=0.1, epochs=1, batch_size=8, momentum=0.5)
 PLAN = Plan(rounds=4, evaluate_every=2, select="validation")
 

@@ -206,7 +206,7 @@ def test_a_limit_on_file_sizes_ends_in_one_sentence_and_the_run_goes_on(tmp_path
     asked = ["run", "fedavg", "--clients", "3", "--rounds", "2", "--model", "mlp", "--engine", "loop"]
     asked += ["--out", str(tmp_path / "out")]
     del resource
-    ended = subprocess.run([sys.executable, "-c", program, *asked], capture_output=True, text=True, timeout=120)
+    ended = subprocess.run([sys.executable, "-c", program, *asked], capture_output=True, text=True, timeout=600)
     assert ended.returncode == 2
     assert "cannot be written" in ended.stderr
     assert "Traceback" not in ended.stderr
@@ -288,7 +288,7 @@ def test_importing_and_comparing_leave_the_process_as_it_was(tmp_path: Path) -> 
     folder.mkdir()
     surroundings = os.environ | {"TMPDIR": str(folder)}
     ended = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=120, env=surroundings
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=600, env=surroundings
     )
     assert ended.returncode == 0, ended.stderr
     assert not list(folder.iterdir()), "temporary folders are left behind"

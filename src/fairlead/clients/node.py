@@ -66,10 +66,6 @@ class Node:
         except FairleadError as error:
             return pack_reply(Reply(ask, {}, f"answer is an error: {error}"))
 
-    def model(self, run: str, round: int) -> Tensor:
-        """The model of the client that was scored in this round of a run, (D,)."""
-        return self._read(Ask(run, "outputs", round), "model", round)["models"][0]
-
     def close(self) -> None:
         """End the worker thread."""
         self._pool.close()
@@ -131,15 +127,10 @@ class Node:
         return self._read(ask, "state", round) if round else self._first
 
     def _path(self, ask: Ask, kind: str, round: int) -> Path:
-        return self._folder / ask.run / f"{kind}-{round:09d}.safetensors"
+        return _path(self._folder, ask.run, kind, round)
 
     def _read(self, ask: Ask, kind: str, round: int) -> Named:
-        path = self._path(ask, kind, round)
-        try:
-            return load_file(path)
-        except (SafetensorError, OSError) as error:
-            # Without the reason: the server need not know this machine's paths.
-            raise RunError(f"client {self._client} has no {kind} of round {round} of run {ask.run}") from error
+        return _read(self._folder, ask.run, kind, round)
 
     def _write(self, ask: Ask, kind: str, round: int, rows: Named, needed: set[int]) -> None:
         """Keep the rows, and forget what neither this answer nor the server needs any more."""
@@ -148,6 +139,23 @@ class Node:
         for path in self._path(ask, kind, round).parent.glob(f"{kind}-*.safetensors"):
             if int(path.stem.removeprefix(f"{kind}-")) not in needed:
                 path.unlink()
+
+
+def model_of(folder: Path, run: str, round: int) -> Tensor:
+    """The model of the node in this folder that was scored in this round of a run, (D,)."""
+    return _read(folder, run, "model", round)["models"][0]
+
+
+def _path(folder: Path, run: str, kind: str, round: int) -> Path:
+    return folder / run / f"{kind}-{round:09d}.safetensors"
+
+
+def _read(folder: Path, run: str, kind: str, round: int) -> Named:
+    try:
+        return load_file(_path(folder, run, kind, round))
+    except (SafetensorError, OSError) as error:
+        # Without the reason: the server need not know this machine's paths.
+        raise RunError(f"this client has no {kind} of round {round} of run {run}") from error
 
 
 def secret_of(folder: Path) -> int:

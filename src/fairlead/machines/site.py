@@ -21,6 +21,7 @@ from pydantic import TypeAdapter, ValidationError
 from torch import nn
 
 from fairlead.clients import Node, placed, wrapped
+from fairlead.clients.node import model_of
 from fairlead.clients.wire import Ask, pack_ask, unpack_ask, unpack_reply
 from fairlead.comparison.decisions import Answers, chosen, halved, in_order, in_parts
 from fairlead.core import FairleadError, Federation, InputError, Layout, RunError, Split, require
@@ -253,7 +254,7 @@ class Member:
         return layout.write(rows_together(pieces, self._vector(run, kept)[None], layout)[0], module).eval()
 
     def _vector(self, run: Run, kept: Kept) -> torch.Tensor:
-        return self.node(run, kept).model(run.name, self._nearest(run.name, kept[run.name]))
+        return model_of(self.folder, run.name, self._nearest(run.name, kept[run.name]))
 
     def _decided(self, run: Run, kept: Kept) -> dict[str, Any]:
         """What this site decided to deploy, and how sure it was, in plain values."""

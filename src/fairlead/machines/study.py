@@ -226,12 +226,14 @@ class Study:
     def to_json(self) -> dict[str, Any]:
         """Plain values, for a message."""
         own = {"sites": self.sites, "methods": self.methods, "settings": self.settings, "seeds": self.seeds}
-        return own | {"chosen": self.chosen}
+        return own | ({"chosen": self.chosen} if self.chosen else {})
 
     @staticmethod
     def from_json(plain: Mapping[str, Any]) -> Study:
         """Back from a message."""
-        chosen = {name: Chosen(float(lr), int(n), bool(more)) for name, (lr, n, more) in plain["chosen"].items()}
+        chosen = {
+            name: Chosen(float(lr), int(n), bool(more)) for name, (lr, n, more) in plain.get("chosen", {}).items()
+        }
         sites, methods = tuple(plain["sites"]), tuple(plain["methods"])
         return Study(sites, methods, dict(plain["settings"]), int(plain["seeds"]), chosen)
 
