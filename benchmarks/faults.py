@@ -196,7 +196,8 @@ def honest_table(data_dir: str | None, presets: Sequence[str], most: int) -> Non
             asked = {"scenario": preset, "rounds": 3} | ({} if preset == "rotated-digits" else {"data_dir": data_dir})
             experiment = resolve(check(asked))
             federation = experiment.scenario.build(0, experiment.data_dir)
-            train, validation, test = (thinned(s, most) for s in (federation.train, federation.validation, federation.test))
+            splits = (federation.train, federation.validation, federation.test)
+            train, validation, test = (thinned(split, most) for split in splits)
             federation = replace(federation, train=train, validation=validation, test=test)
             clients = federation.clients
             module = Material(experiment, federation).module(0)
