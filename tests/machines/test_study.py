@@ -524,7 +524,7 @@ def test_a_site_with_three_rows_or_few_columns_takes_part_and_two_rows_are_refus
     assert results["unjudged"] == {}
     texts = {name: (tmp_path / "sites" / name / study.name / "verdict.txt").read_text() for name in study.sites}
     assert "too few to tell" in texts[first]
-    assert f"{second} has no column thalach, chol, which others have" in caplog.text
+    assert f"{second} has no column chol, thalach, which others have" in caplog.text
     assert "because most train rows of" in texts[third]  # accuracy would tell nothing there
     assert "The measure is accuracy" in texts[last]
     tables[first].iloc[:2].to_csv(data / f"{first}.csv", index=False)
