@@ -19,7 +19,7 @@ import fairlead
 from fairlead import rounds
 from fairlead.clients import InProcess, engine
 from fairlead.clients.wire import Ask, pack_ask
-from fairlead.comparison.decisions import Answers, halved, in_order, in_parts
+from fairlead.comparison.decisions import Answers, cut, in_order
 from fairlead.core import EngineError, InputError, Plan
 from fairlead.data import Scenario
 from fairlead.data.agreement import Agreed, Look, OwnColumn, agree, look, read_own, tell_own
@@ -28,7 +28,7 @@ from fairlead.data.tables import Reading
 from fairlead.machines import Site, Study, conduct
 from fairlead.machines.conduct import Question
 from fairlead.machines.study import Run
-from fairlead.methods.voices import ROUNDS, Weigh, decide
+from fairlead.methods.voices import ROUNDS, LeftOut, Weigh, decide
 from fairlead.metrics import METRICS
 from fairlead.runs.files import read_json, read_table
 
@@ -122,9 +122,8 @@ def decided_in_one_place(study: Study, data: Path, name: str, seed: int) -> list
     assert how is not None
     voices = how.voices
 
-    def answered(fewer: bool) -> Answers:
-        parts = [halved(part, 0) if fewer else part for part in in_parts(whole, how.parts, 0)]
-        parts = [replace(part, validation=whole.validation) for part in parts]
+    def answered(how: LeftOut) -> Answers:
+        parts = [replace(part, validation=whole.validation) for part in cut(whole, how, 0)]
         said: list[list[Any]] = []
         for voice in voices:
             said.append([])
@@ -137,7 +136,9 @@ def decided_in_one_place(study: Study, data: Path, name: str, seed: int) -> list
                     said[-1].append(clients.outputs("test"))
         return Answers(said, parts)
 
-    with InProcess(in_order(answered(False), answered(True)), study.training(), engine("loop")) as clients:
+    with InProcess(
+        in_order(answered(how.crossed[0]), answered(how.fewer[0])), study.training(), engine("loop")
+    ) as clients:
         plan = Plan(rounds=ROUNDS, evaluate_every=ROUNDS, seed=seed)
         for _ in rounds.federate(decide(how, METRICS["accuracy"], "class"), clients, Weigh(2), plan):
             pass
@@ -146,7 +147,7 @@ def decided_in_one_place(study: Study, data: Path, name: str, seed: int) -> list
 
 
 def test_each_site_decides_by_itself_as_in_one_place(data: Path, tmp_path: Path) -> None:
-    settings = SETTINGS | {"rounds": 6, "evaluate_every": 3, "set": {"guard": {"sure": 0.55}}}
+    settings = SETTINGS | {"rounds": 6, "evaluate_every": 3, "set": {"guard": {"sure": 0.55, "parts": 3}}}
     study = Study(tuple(p.stem for p in data.glob("*.csv")), ("fedavg+guard",), settings)
     post = Direct(study, data, tmp_path / "sites")
     results = conduct(study, post, tmp_path / "out")
@@ -222,7 +223,7 @@ def test_a_site_that_is_away_is_left_out_and_comes_back(data: Path, tmp_path: Pa
 def test_a_site_that_missed_a_part_of_the_cross_fitting_decides_by_what_the_others_say(
     data: Path, tmp_path: Path
 ) -> None:
-    settings = SETTINGS | {"rounds": 2, "evaluate_every": 1}
+    settings = SETTINGS | {"rounds": 2, "evaluate_every": 1, "set": {"guard": {"parts": 3}}}
     study = Study(tuple(p.stem for p in data.glob("*.csv")), ("fedavg+guard",), settings, seeds=2)
     post = Direct(study, data, tmp_path / "sites")
 
