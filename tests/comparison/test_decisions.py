@@ -12,7 +12,7 @@ import torch
 
 import fairlead
 from fairlead.comparison.decisions import halved, in_parts
-from fairlead.core import InputError
+from fairlead.core import Federation, InputError, Split
 from fairlead.methods.voices import Voices
 from fairlead.prediction.export import export, load_model
 from fairlead.prediction.predict import load_run, predict
@@ -130,6 +130,15 @@ def test_every_row_is_left_out_once_and_trains_in_all_other_parts() -> None:
             assert sorted(left_out) == own
 
 
+def test_a_client_with_two_rows_has_one_to_learn_from_and_to_look_at() -> None:
+    rows, none = (Split(torch.zeros(n, 3), torch.arange(n), torch.tensor([0, n])) for n in (2, 0))
+    for part in in_parts(Federation(rows, none, none, ("a", "b")), 2, 0, 0.25):
+        for one in (part, halved(part, 0)):
+            assert [len(split.y) for split in (one.train, one.validation, one.test)] == [1, 1, 1]
+            assert torch.equal(one.train.y, one.validation.y)
+            assert not torch.equal(one.train.y, one.test.y)
+
+
 def test_half_of_the_rows_of_every_client_are_left_out_and_the_part_is_still_answered_for() -> None:
     whole = fairlead.data.scenario("rotated-digits", clients=3).build(seed=0, refit=True)
     for part in in_parts(whole, 2, 0, 0.25):
@@ -166,6 +175,7 @@ def test_quantities_in_folds_from_search_to_export(table: Path, tmp_path: Path) 
         rounds=12,
         folds=2,
         engine="loop",
+        set={"guard": {"parts": 3}},
         out=tmp_path / "run",
     )
     entry = found.summary["methods"]["fedavg+guard"]

@@ -20,7 +20,7 @@ import fairlead
 from fairlead import rounds
 from fairlead.clients import InProcess, engine
 from fairlead.clients.wire import Ask, pack_ask
-from fairlead.comparison.decisions import Answers, halved, in_order, in_parts
+from fairlead.comparison.decisions import Answers, cut, in_order
 from fairlead.core import EngineError, InputError, Plan
 from fairlead.data import Scenario
 from fairlead.data.agreement import Agreed, Look, OwnColumn, agree, look, read_own, tell_own
@@ -30,7 +30,7 @@ from fairlead.effort import EFFORTS, Curve, search
 from fairlead.machines import Site, Study, conduct
 from fairlead.machines.conduct import Question
 from fairlead.machines.study import Chosen, Run
-from fairlead.methods.voices import ROUNDS, Weigh, decide
+from fairlead.methods.voices import ROUNDS, LeftOut, Weigh, decide
 from fairlead.metrics import METRICS
 from fairlead.runs.files import read_json, read_table
 from fairlead.runs.records import validation_losses
@@ -218,9 +218,8 @@ def decided_in_one_place(study: Study, data: Path, name: str, seed: int) -> list
     assert how is not None
     voices = how.voices
 
-    def answered(fewer: bool) -> Answers:
-        parts = [halved(part, 0) if fewer else part for part in in_parts(whole, how.parts, 0)]
-        parts = [replace(part, validation=whole.validation) for part in parts]
+    def answered(how: LeftOut) -> Answers:
+        parts = [replace(part, validation=whole.validation) for part in cut(whole, how, 0)]
         said: list[list[Any]] = []
         for voice in voices:
             said.append([])
@@ -234,7 +233,7 @@ def decided_in_one_place(study: Study, data: Path, name: str, seed: int) -> list
         return Answers(said, parts)
 
     training = study.training(Run(name, seed))
-    with InProcess(in_order(answered(False), answered(True)), training, engine("loop")) as clients:
+    with InProcess(in_order(answered(how.crossed[0]), answered(how.fewer[0])), training, engine("loop")) as clients:
         plan = Plan(rounds=ROUNDS, evaluate_every=ROUNDS, seed=seed)
         for _ in rounds.federate(decide(how, METRICS["accuracy"], "class"), clients, Weigh(2), plan):
             pass
@@ -243,7 +242,7 @@ def decided_in_one_place(study: Study, data: Path, name: str, seed: int) -> list
 
 
 def test_each_site_decides_by_itself_as_in_one_place(data: Path, tmp_path: Path) -> None:
-    settings = SETTINGS | {"rounds": 2, "evaluate_every": 2, "set": {"guard": {"sure": 0.57}}}
+    settings = SETTINGS | {"rounds": 6, "evaluate_every": 3, "set": {"guard": {"sure": 0.55, "parts": 3}}}
     study = Study(tuple(p.stem for p in data.glob("*.csv")), ("fedavg+guard",), settings)
     post = Direct(study, data, tmp_path / "sites")
     results = conduct(study, post, tmp_path / "out")
@@ -270,7 +269,7 @@ def test_each_site_decides_by_itself_as_in_one_place(data: Path, tmp_path: Path)
             assert found["fedavg+guard"]["verdict"] == "no difference found"
             assert "It deploys the very model that was trained alone" in text
         else:
-            assert 0 < own["worse"] <= 0.43
+            assert 0 < own["worse"] <= 0.45
     assert len(deployed) > 1  # some stay alone and some do not
     assert results["runs"]["fedavg+guard-seed0"]["scores"] == {}  # what a site deploys is told to nobody
     again = conduct(study, post, tmp_path / "out")
@@ -319,7 +318,7 @@ def test_a_site_that_is_away_is_left_out_and_comes_back(data: Path, tmp_path: Pa
 def test_a_site_that_missed_a_part_of_the_cross_fitting_decides_by_what_the_others_say(
     data: Path, tmp_path: Path
 ) -> None:
-    settings = SETTINGS | {"rounds": 1, "evaluate_every": 1}
+    settings = SETTINGS | {"rounds": 1, "evaluate_every": 1, "set": {"guard": {"parts": 3}}}
     study = Study(tuple(p.stem for p in data.glob("*.csv")), ("fedavg+guard",), settings, seeds=2)
     post = Direct(study, data, tmp_path / "sites")
 

@@ -191,14 +191,15 @@ def test_a_gain_that_falls_as_rows_grow_is_not_counted_on() -> None:
 def test_nothing_is_promised_where_nothing_is_known_of_further_rows() -> None:
     samples = answers(dict.fromkeys(range(12), (0.8, 0.9)))
     for k in range(12):
-        samples.train.client(k)[0][60:] = torch.nan  # what was said with half as many rows
+        samples.train.client(k)[0][60:] = torch.nan  # what was said of the halves
     assert decided(GUARD, samples)[:, 0].tolist() == [1.0] * 12
 
 
 @pytest.mark.parametrize("parts", [2, 3, 5, 10])
 @pytest.mark.parametrize("power", [0.1, 0.5, 1.0, 2.0])
 def test_errors_that_fall_by_a_power_of_the_rows_fall_by_less_than_is_taken_off(parts: int, power: float) -> None:
-    half, most, all_rows = (rows**-power for rows in ((1 - 1 / parts) / 2, 1 - 1 / parts, 1.0))
+    fewer = 0.25 if parts == 2 else 0.5
+    half, most, all_rows = (rows**-power for rows in (fewer, 1 - 1 / parts, 1.0))
     assert most - all_rows < guard(("local", "fedavg"), parts=parts).further * (half - most)
 
 

@@ -15,10 +15,11 @@ import torch
 
 from fairlead.catalogue import decision, with_voices
 from fairlead.comparison.assess import Bench, Fold, Trained, decided, voted
-from fairlead.comparison.decisions import Voice, halved, place_of
+from fairlead.comparison.decisions import Voice, in_parts
 from fairlead.comparison.findings import Findings
 from fairlead.core import Federation, NeedsValidationError, Split
 from fairlead.effort import Choice
+from fairlead.methods.voices import HALVES
 from fairlead.metrics import Metric
 from fairlead.runs.run import Job, result
 
@@ -33,7 +34,8 @@ def train_on_all_rows(
     federation = joined(fold.refit)
     done: dict[str, Job] = {}
 
-    def made(place: str, name: str, rows: Federation, choice: Choice) -> Job:
+    def made(place: str, name: str, rows: Federation) -> Job:
+        choice = middle([run.choice for run in runs[name]])
         job = decided(bench.job(place, name, rows, bench.seed), choice)
         result(job, progress=bench.tell(name, choice.round))
         return job
@@ -41,19 +43,15 @@ def train_on_all_rows(
     for name in with_voices(names, bench.experiment.options):
         how = decision(name, bench.experiment.options)
         if how is not None:
-            if all(voice in done and len(runs[voice]) > 1 for voice in how.voices):
-                folds = [halved(run.final[0].federation, bench.seed) for run in runs[how.voices[0]]]
-                voices = []
-                for voice in how.voices:
-                    again = [
-                        made(f"all/{place_of(j, len(folds), True)}", voice, folds[j], run.choice)
-                        for j, run in enumerate(runs[voice])
-                    ]
-                    voices.append(Voice(voice, done[voice], [run.final[0] for run in runs[voice]], again))
+            # Two folds are the halves themselves: what more rows change is not known then.
+            if all(voice in done and len(runs[voice]) > HALVES for voice in how.voices):
+                halves = list(enumerate(in_parts(federation, HALVES, bench.seed)))
+                halved = {v: [made(f"all/part{j}of{HALVES}", v, half) for j, half in halves] for v in how.voices}
+                voices = [Voice(v, done[v], [run.final[0] for run in runs[v]], halved[v]) for v in how.voices]
                 done[name] = voted(bench, name, "all", federation, voices, metric)
             continue
         try:
-            done[name] = made("all", name, federation, middle([run.choice for run in runs[name]]))
+            done[name] = made("all", name, federation)
         except NeedsValidationError:
             continue
     return done

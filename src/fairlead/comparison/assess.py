@@ -31,7 +31,7 @@ from torch import Tensor
 
 from fairlead.catalogue import Entry, decision
 from fairlead.clients import Engine
-from fairlead.comparison.decisions import Voice, deploy, halved, heard, in_parts, place_of, read_decision
+from fairlead.comparison.decisions import Voice, cut, deploy, heard, read_decision
 from fairlead.comparison.findings import LEVEL, Answers, Array, Finding, Findings, Way, mean
 from fairlead.comparison.remarks import remarks
 from fairlead.comparison.yardsticks import VERSION, Yardstick, packed, pooled, unpacked, yardsticks
@@ -39,6 +39,7 @@ from fairlead.core import Federation, NeedsValidationError, Split
 from fairlead.core.files import private_folder
 from fairlead.effort import Choice, Curve, Effort, search
 from fairlead.methods import Decision
+from fairlead.methods.voices import LeftOut
 from fairlead.metrics import Metric, OwnerVerdict
 from fairlead.runs.files import read_tensors, write_tensors
 from fairlead.runs.identity import digest, fingerprint, versions
@@ -75,7 +76,7 @@ class Bench:
     tell: Callable[[str, int], Progress | None]  # what to report a run's progress to: method, its rounds at most
     _materials: dict[int, Material] = field(default_factory=dict, repr=False)  # by the id of their federation
     _methods: dict[str, str] = field(default_factory=dict, repr=False)  # fingerprints by name
-    _parts: dict[tuple[int, int, bool, bool], list[Federation]] = field(default_factory=dict, repr=False)
+    _parts: dict[tuple[int, bool, int, bool], list[Federation]] = field(default_factory=dict, repr=False)
 
     def material(self, federation: Federation) -> Material:
         """What all runs on these rows share; a federation is looked at once, however many runs it is for."""
@@ -103,14 +104,13 @@ class Bench:
         drawn = bool(e.unseen or e.attack or e.faults)
         return self.seed + TWIN * repeat + (0 if drawn else FOLD * fold.number)
 
-    def parts(self, fold: Fold, count: int, validated: bool, fewer: bool) -> list[Federation]:
-        """The fold's rows without each of their parts, cut once for all methods; see `decisions.in_parts`."""
-        key = (fold.number, count, validated, fewer)
+    def parts(self, fold: Fold, how: LeftOut, validated: bool) -> list[Federation]:
+        """The fold's rows without each of their parts, cut once for all methods; see `decisions.cut`."""
+        key = (fold.number, validated, how.of, how.halved)
         if key not in self._parts:
             train, validation = (int(split.sizes.sum()) for split in (fold.chooses.train, fold.chooses.validation))
             share = validation / max(train + validation, 1) if validated else 0.0
-            cut = in_parts(fold.refit, count, self.seed, share)
-            self._parts[key] = [halved(one, self.seed) for one in cut] if fewer else cut
+            self._parts[key] = cut(fold.refit, how, self.seed, share)
         return self._parts[key]
 
 
@@ -170,11 +170,11 @@ def weighed(bench: Bench, name: str, fold: Fold, done: Mapping[str, Trained], me
     assert how is not None
     kept = _heard(bench, fold, how, done, metric)
 
-    def crossed(voice: str, first: int, fewer: bool) -> list[Job]:
-        return [without(bench, fold, voice, done[voice], (j, how.parts, fewer)) for j in range(first)]
+    def crossed(voice: str, each: Sequence[LeftOut]) -> list[Job]:
+        return [without(bench, fold, voice, done[voice], one) for one in each]
 
-    parts = {v: crossed(v, how.parts if v in kept else 1, False) for v in how.voices}
-    fewer = {v: crossed(v, how.parts if v in kept else 0, True) for v in how.voices}
+    parts = {v: crossed(v, how.crossed if v in kept else how.crossed[:1]) for v in how.voices}
+    fewer = {v: crossed(v, how.fewer if v in kept else ()) for v in how.voices}
     last = done[how.voices[-1]]
     final = []
     for repeat in range(bench.effort.repeats):
@@ -184,19 +184,17 @@ def weighed(bench: Bench, name: str, fold: Fold, done: Mapping[str, Trained], me
     return Trained(last.choice, last.chosen_in, final, all(done[v].refitted for v in how.voices))
 
 
-def without(bench: Bench, fold: Fold, voice: str, one: Trained, which: tuple[int, int, bool]) -> Job:
-    """A method trained again with what it had chosen, without a part of the rows: `which` as in `place_of`."""
-    j, count, fewer = which
-    part = bench.parts(fold, count, not one.refitted, fewer)[j]
-    place = f"fold{fold.number}/{place_of(*which)}"
-    job = decided(bench.job(place, voice, part, bench.seed_in(fold)), one.choice)
+def without(bench: Bench, fold: Fold, voice: str, one: Trained, part: LeftOut) -> Job:
+    """A method trained again without a part of the rows, with what it had chosen."""
+    rows = bench.parts(fold, part, not one.refitted)[part.which]
+    job = decided(bench.job(f"fold{fold.number}/{part.name}", voice, rows, bench.seed_in(fold)), one.choice)
     result(job, None, bench.tell(voice, one.choice.round))
     return job
 
 
 def _heard(bench: Bench, fold: Fold, how: Decision, done: Mapping[str, Trained], metric: Metric) -> Collection[str]:
     """The voices that are worth further trainings, by those without the first part."""
-    first = {v: [without(bench, fold, v, done[v], (0, how.parts, False))] for v in how.voices}
+    first = {v: [without(bench, fold, v, done[v], how.crossed[0])] for v in how.voices}
     return heard([Voice(v, done[v].final[0], first[v]) for v in how.voices], how, metric)
 
 
@@ -330,17 +328,17 @@ def crossings(bench: Bench, folds: Sequence[Fold], metric: Metric) -> dict[str, 
     """The trainings that what is decided after training needs beside `pieces`, by name."""
     found: dict[str, Piece] = {}
 
-    def train(fold: Fold, how: Decision, voice: str, which: tuple[int, int, bool]) -> None:
+    def train(fold: Fold, how: Decision, voice: str, part: LeftOut) -> None:
         done = {v: trained(bench, v, fold, trainings(bench, v, folds)) for v in how.voices}  # from their folders
-        if which == (0, how.parts, False) or voice in _heard(bench, fold, how, done, metric):
-            without(bench, fold, voice, done[voice], which)
+        if part == how.crossed[0] or voice in _heard(bench, fold, how, done, metric):
+            without(bench, fold, voice, done[voice], part)
 
     hows = [how for name in bench.entries if (how := decision(name, bench.experiment.options)) is not None]
     for fold in folds:
         for how in hows:
-            for which in [(j, how.parts, fewer) for fewer in (False, True) for j in range(how.parts)]:
+            for part in (*how.crossed, *how.fewer):
                 for voice in how.voices:
-                    found[f"{fold.number}-{voice}-{place_of(*which)}"] = Piece(partial(train, fold, how, voice, which))
+                    found[f"{fold.number}-{voice}-{part.name}"] = Piece(partial(train, fold, how, voice, part))
     return found
 
 

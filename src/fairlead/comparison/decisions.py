@@ -1,8 +1,8 @@
 """What each client deploys, decided after training: `METHOD+guard` and `METHOD+stack`.
 
 1. cross     the client's rows are cut into parts; every voice is trained without each part once and answers for it,
-             so that all rows are answered by models that did not learn from them; the same with half as many
-             rows to learn from tells what more rows change;
+             so that all rows are answered by models that did not learn from them; the same with fewer rows to
+             learn from tells what more rows change;
 2. decide    the clients and the server find weights and chances from these answers (`methods.voices.decide`);
 3. deploy    the voices' final models, which learned from all rows, become one module with the decided weights.
 
@@ -30,7 +30,16 @@ from fairlead.data.folds import divide, group_means, owner_stream
 from fairlead.data.partition import Index
 from fairlead.functional import voice_outputs
 from fairlead.methods import Decision
-from fairlead.methods.voices import ROUNDS, Weigh, decide, rows_together, soft_targets, student, voices_together
+from fairlead.methods.voices import (
+    ROUNDS,
+    LeftOut,
+    Weigh,
+    decide,
+    rows_together,
+    soft_targets,
+    student,
+    voices_together,
+)
 from fairlead.metrics import METRICS, Metric
 from fairlead.rounds import Best, Round, Snapshot, federate
 from fairlead.runs.checkpoint import load_snapshot, save_snapshot
@@ -52,7 +61,7 @@ class Voice(NamedTuple):
     name: str
     final: Job
     parts: list[Job]  # of a voice that nobody listened to in the first part: that one alone
-    fewer: Sequence[Job] = ()  # the same with half as many rows to learn from; none of such a voice
+    fewer: Sequence[Job] = ()  # those that learned from fewer rows, half of them say; none of such a voice
 
     @property
     def runs(self) -> list[Job]:
@@ -81,10 +90,11 @@ def in_parts(federation: Federation, count: int, seed: int, validation: float = 
         rest.append([])
         for j, part in enumerate(parts):
             others = np.setdiff1d(units, part)
-            few = np.array([min(max(round(validation * len(others)), 1), len(others) - 1)]) if validation else [0]
-            (some,) = divide(others, y, np.array(few), owner_stream(seed, name, PARTS, count, j))
+            few = min(max(round(validation * len(others)), 1), len(others)) if validation else 0
+            (some,) = divide(others, y, np.array([few]), owner_stream(seed, name, PARTS, count, j))
+            left = np.setdiff1d(others, some)
             held[k].append(_rows_in(group, some))
-            rest[k].append(_rows_in(group, np.setdiff1d(others, some)))
+            rest[k].append(_rows_in(group, left if len(left) else others))  # one row is both
 
     def of(j: int) -> Federation:
         learn, look, judge = (taken(train, [own[j] for own in each]) for each in (rest, held, cuts))
@@ -102,6 +112,12 @@ def _groups(split: Split, client: int) -> Index:
 def _rows_in(group: Index, some: Index) -> Tensor:
     """The positions of the rows that belong to some groups."""
     return torch.from_numpy(np.flatnonzero(np.isin(group, some)))
+
+
+def cut(federation: Federation, how: LeftOut, seed: int, validation: float = 0.0) -> list[Federation]:
+    """The federations of all trainings of this kind: see `in_parts` and `halved`."""
+    parts = in_parts(federation, how.of, seed, validation)
+    return [halved(one, seed) for one in parts] if how.halved else parts
 
 
 def halved(federation: Federation, seed: int) -> Federation:
@@ -131,11 +147,6 @@ def taken(split: Split, positions: Sequence[Tensor]) -> Split:
 def name_of(federation: Federation, client: int) -> str:
     """A client's name, or its number."""
     return federation.names[client] if federation.names else str(client)
-
-
-def place_of(j: int, count: int, fewer: bool) -> str:
-    """What a training without the j-th part of the rows is called; with `fewer`, on half of the others."""
-    return f"part{j}of{count}" + ("-half" if fewer else "")
 
 
 def said(voices: Sequence[Voice]) -> Federation:
@@ -170,7 +181,7 @@ class Answers(NamedTuple):
 
 
 def in_order(crossed: Answers, fewer: Answers) -> Federation:
-    """Samples to decide by, (2n, M, K) of each client: what was said of its parts, then the same with fewer rows."""
+    """Samples to decide by, (2n, M, K) of each client: what was said of its parts, then of its halves."""
     first, (by_parts, by_fewer) = crossed.parts[0], (one_after_another(said) for said in (crossed, fewer))
     both = [split.client(k) for k in range(first.clients) for split in (by_parts, by_fewer)]
     x, y = (torch.cat([one[i] for one in both]) for i in (0, 1))
@@ -269,7 +280,7 @@ def distilled(job: Job, voices: Sequence[Voice], weigh: Tensor, models: Tensor) 
     """One network for each client in the place of its weighed voices, (N, D), and what that cost.
 
     It begins as the voice with the largest weight and trains as long as LOCAL did, on the client's own rows, whose
-    targets are halfway to what the voices say of them. Who stays alone keeps LOCAL's.
+    targets are halfway to what the voices say of them. Who deploys one voice alone keeps its network.
     """
     alone, federation, count = voices[0].final, job.federation, len(voices)
     train, kind = federation.train, federation.target_kind
@@ -290,8 +301,8 @@ def distilled(job: Job, voices: Sequence[Voice], weigh: Tensor, models: Tensor) 
         plan = Plan(rounds=e.rounds, evaluate_every=e.rounds, seed=job.seed)
         rounds = [happened for happened, _ in federate(student(first), clients, on_device(job), plan)]
         found = clients.models(torch.arange(rows.clients)).cpu()
-    home = (weigh[:, 0] == 1) & (weigh[:, 1:count] == 0).all(1)
-    return torch.where(home[:, None], kept(alone), found), cost_of(rounds)
+    single = (weigh[:, :count].max(1).values == 1) & (weigh[:, :count].sum(1) == 1)
+    return torch.where(single[:, None], first, found), cost_of(rounds)
 
 
 def told(job: Job, voices: Sequence[Voice], decision: Decision, metric: Metric, weigh: Tensor) -> dict[str, Any]:
@@ -379,18 +390,18 @@ class Protocol:
     run: Callable[[str, str, int], Run]  # a method under a name of its folder with a seed
     teller: Callable[[str, int], Progress | None]
     extend: bool
-    _parts: dict[tuple[int, bool, bool], list[Material]] = field(default_factory=dict, repr=False)
+    _parts: dict[tuple[bool, int, bool], list[Material]] = field(default_factory=dict, repr=False)
 
     def deploy(self, name: str, seed: int, how: Decision, metric: Metric) -> tuple[Job, RunSummary]:
         """The run of a decision."""
-        voices = [self.voice(name, seed, how.parts, 1) for name in how.voices]
+        voices = [self.voice(name, seed, how.crossed[:1]) for name in how.voices]
         kept = heard(voices, how, metric)
-        voices = [self.voice(v.name, seed, how.parts) if v.name in kept else v for v in voices]
+        voices = [self.voice(v.name, seed, how.crossed, how.fewer) if v.name in kept else v for v in voices]
         job = self.refit.job(self.run(name, name, seed), voices[0].final.engine)
         return job, deploy(job, voices, how, metric, extend=self.extend)
 
-    def voice(self, name: str, seed: int, count: int, first: int | None = None) -> Voice:
-        """A method's run on all rows, and those without a part of them, or without each of the first parts."""
+    def voice(self, name: str, seed: int, parts: Sequence[LeftOut], fewer: Sequence[LeftOut] = ()) -> Voice:
+        """A method's run on all rows, and those without parts of them."""
         compared = self.jobs[name, seed]
         final, validated = compared, False
         if self.validation:
@@ -400,23 +411,22 @@ class Protocol:
             except NeedsValidationError:
                 final, validated = compared, True
 
-        def without(fewer: bool) -> list[Job]:
+        def without(each: Sequence[LeftOut]) -> list[Job]:
             jobs = []
-            for j, part in enumerate(self.parts(count, validated, fewer)[:first]):
-                place = f"{name}-{place_of(j, count, fewer)}"
-                jobs.append(part.job(self.run(name, place, seed), compared.engine))
+            for one in each:
+                rows = self.parts(one, validated)[one.which]
+                jobs.append(rows.job(self.run(name, f"{name}-{one.name}", seed), compared.engine))
                 self._train(jobs[-1])
             return jobs
 
-        return Voice(name, final, without(False), without(True) if first is None else ())
+        return Voice(name, final, without(parts), without(fewer))
 
-    def parts(self, count: int, validated: bool, fewer: bool) -> list[Material]:
+    def parts(self, how: LeftOut, validated: bool) -> list[Material]:
         """The rows without each of their parts, cut once for all methods and seeds."""
-        key = (count, validated, fewer)
+        key = (validated, how.of, how.halved)
         if key not in self._parts:
-            cut = in_parts(self.refit.federation, count, 0, self.validation if validated else 0.0)
-            cut = [halved(one, 0) for one in cut] if fewer else cut
-            self._parts[key] = [Material(self.refit.experiment, one, self.refit.factory) for one in cut]
+            rows = cut(self.refit.federation, how, 0, self.validation if validated else 0.0)
+            self._parts[key] = [Material(self.refit.experiment, one, self.refit.factory) for one in rows]
         return self._parts[key]
 
     def _train(self, job: Job) -> None:

@@ -23,7 +23,7 @@ from torch import nn
 from fairlead.clients import Node, placed, wrapped
 from fairlead.clients.node import model_of
 from fairlead.clients.wire import Ask, pack_ask, unpack_ask, unpack_reply
-from fairlead.comparison.decisions import Answers, chosen, halved, in_order, in_parts
+from fairlead.comparison.decisions import Answers, chosen, cut, in_order
 from fairlead.core import FairleadError, Federation, InputError, Layout, RunError, Split, require
 from fairlead.data.agreement import Agreed, look, read_own, tell_own
 from fairlead.data.preparation import EVERYBODY, Preparation, scale_of, tell
@@ -174,16 +174,15 @@ class Member:
         """What this site has in a training: its rows, all but a part of them, or what models say of such parts."""
         how = self.study.decision(run.method)
         if how is not None:
-            crossed = [self.study.parts(how, run.seed, fewer) for fewer in (False, True)]
+            crossed = [self.study.parts(how, run.seed, each) for each in (how.crossed, how.fewer)]
             missing = [one.name for parts in chain(*crossed) for one in parts if not self._rounds(one.name)]
             if missing:
                 logger.warning("%s was away for %s, and decides by what others say", self.site.name, ", ".join(missing))
                 return self._no_answers(len(how.voices))
             return in_order(*(self._answers(parts, kept) for parts in crossed))
         if run.part is not None:
-            which, count, fewer = run.part
-            left = in_parts(self.federation, count, 0)[which]
-            return replace(halved(left, 0) if fewer else left, validation=self.federation.validation)
+            left = cut(self.federation, run.part, 0)[run.part.which]
+            return replace(left, validation=self.federation.validation)
         return self.federation
 
     def _answers(self, voices: list[list[Run]], kept: Kept) -> Answers:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import chain
 from typing import Any, NamedTuple
@@ -12,14 +12,13 @@ from numpy.typing import ArrayLike
 from torch import nn
 
 from fairlead.catalogue import Entry, check_options, decision, parse, with_voices
-from fairlead.comparison.decisions import place_of
 from fairlead.core import Federation, InputError, Method, Plan, Server, Training, nearest, require
 from fairlead.core.targets import TargetKind
 from fairlead.data import Scenario
 from fairlead.data.tables import Reading
 from fairlead.effort import Effort
 from fairlead.methods import Decision
-from fairlead.methods.voices import ROUNDS, Weigh, decide
+from fairlead.methods.voices import ROUNDS, LeftOut, Weigh, decide
 from fairlead.metrics import METRICS, default_metric, metric
 from fairlead.metrics.measures import Choice, Target
 from fairlead.models import build
@@ -41,14 +40,13 @@ class Run(NamedTuple):
 
     method: str
     seed: int
-    # Which of how many parts of each site's train rows is left out and answered for, and whether half of the others is.
-    part: tuple[int, int, bool] | None = None
+    part: LeftOut | None = None  # of each site's train rows, which is left out and answered for
     lr: float | None = None  # a trial with this step size; None: with what was chosen, or given
 
     @property
     def name(self) -> str:
         """What its folders are called."""
-        left_out = f"-{place_of(*self.part)}" if self.part else ""
+        left_out = f"-{self.part.name}" if self.part else ""
         tried = "" if self.lr is None else f"-lr{self.lr:.3g}"
         return f"{self.method}{left_out}{tried}-seed{self.seed}"
 
@@ -147,13 +145,13 @@ class Study:
         for name in names:
             if how := self.decision(name):
                 for seed in range(self.seeds):
-                    runs = chain(*self.parts(how, seed, False), *self.parts(how, seed, True))
+                    runs = chain(*self.parts(how, seed, how.crossed), *self.parts(how, seed, how.fewer))
                     found |= dict.fromkeys([*runs, Run(name, seed)])
         return list(found)
 
-    def parts(self, how: Decision, seed: int, fewer: bool) -> list[list[Run]]:
-        """For each voice the trainings that leave out a part of the rows: a decision looks at what they say of it."""
-        return [[Run(voice, seed, (j, how.parts, fewer)) for j in range(how.parts)] for voice in how.voices]
+    def parts(self, how: Decision, seed: int, each: Sequence[LeftOut]) -> list[list[Run]]:
+        """For each voice the trainings that leave out parts of the rows: a decision looks at what they say of these."""
+        return [[Run(voice, seed, part) for part in each] for voice in how.voices]
 
     def decision(self, method: str) -> Decision | None:
         """How a method decides after training; None where it does not."""

@@ -17,8 +17,8 @@ distil (an option): one network in its place, trained    from the track with the
         on the client's rows to answer as it does        targets halfway between the labels and its answers
 
 The weights are the explanation: they say whom a client listens to. They are in decision.json and on the page.
-Cost: with two parts the tracks' gradients on all rows, once more on halves of the rows and half of that on quarters,
-less what is dropped; deciding takes no gradients. The models of all tracks are deployed as one module.
+Cost: the sum of the tracks, `parts` + 1 times and twice on half of the rows, less what is dropped; deciding takes no
+gradients. The models of all tracks are deployed as one module. With parts = 2 it is a third: see `guard`.
 """
 
 from fairlead.methods.voices import Decision, check_decision
@@ -26,6 +26,6 @@ from fairlead.methods.voices import Decision, check_decision
 TRACKS = ("local", "fedavg", "fedavg+ft", "fedrep", "lg-fedavg", "neighbours")
 
 
-def convoy(*, sure: float = 0.9, strength: float = 15.0, parts: int = 2, distil: bool = False) -> Decision:
+def convoy(*, sure: float = 0.9, strength: float = 15.0, parts: int = 5, distil: bool = False) -> Decision:
     """A few ways to train side by side, weighed by each client, with the guard."""
     return check_decision("convoy", Decision(TRACKS, sure, strength, parts, distil))

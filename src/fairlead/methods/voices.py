@@ -2,7 +2,8 @@
 
 LOCAL is the first voice. What the voices say of rows that none of them learned from are the samples here; they come
 from cross-fitting (`comparison.decisions`). A client's are (2n, M, K): its n rows in the order of its parts,
-answered by models that learned from the other parts, then once more, by models that learned from half as many rows.
+answered by models that learned from the other parts, then in the order of two halves, by models that learned from
+the other half, or from half of that where the parts are halves themselves.
 The decision is a federated method like any other: `decide` runs through the round loop, in one process or between
 machines, with messages of a few numbers.
 
@@ -13,7 +14,7 @@ s_k     `own_weights`     argmin loss_k(s) + strength · |s - s_k|², s >= 0: cl
 d_k     reply["gain"]     how much better than LOCAL a candidate is on client k's rows, by the metric of the verdict
 v_k     `noise`           the variance of d_k: of its rows (reply["variance"], reply["rows"]) and of training luck
 λ       `training_luck`   training luck as a share of a row's variance: by how much parts differ (reply["ratio"])
-f       message["fall"]   by how much gains fall until all rows train: seen from half as many rows (reply["fall"])
+f       message["fall"]   by how much gains fall until all rows train: from fewer of them to parts (reply["fall"])
 τ, μ    message["tau"]..  how d_k scatter over the clients and about which mean: `functional.common_gain`
 
 A client sends the derivatives of its loss by the weights (M + M² numbers a round), then what it measured of every
@@ -42,6 +43,7 @@ from fairlead.methods.local import local
 from fairlead.metrics import Metric
 from fairlead.metrics.evidence import Ratio, training_shares
 
+HALVES = 2
 ROUNDS = 9  # the weights settle in all but the last; in that one gains are compared
 LIKE_OTHERS = 10.0  # rows' worth of what all clients' rows say of how much differences vary
 SCATTER = 0.15  # of the clients' gains, before anything is measured, in standard deviations of a row's difference
@@ -51,22 +53,46 @@ SHARED = ("luck", "luck_variance", "spread_of_all", "fall", "fall_variance")
 COMMON = ("tau", "mean", "spread", "share")
 
 
+class LeftOut(NamedTuple):
+    """Which of how many parts of every client's rows a training leaves out and answers for."""
+
+    which: int
+    of: int
+    halved: bool = False  # half of the other rows are left out, too
+
+    @property
+    def name(self) -> str:
+        """What folders of such a training are called."""
+        return f"part{self.which}of{self.of}" + ("-half" if self.halved else "")
+
+
 class Decision(NamedTuple):
     """Between which voices, and how."""
 
     voices: tuple[str, ...]  # names of methods, LOCAL first
     sure: float | None = 0.9  # the chance of being better than alone that a client asks for; None: no guard, the stack
     strength: float = 15.0  # with which a client's weights are drawn to the federation's
-    parts: int = 2  # of the cross-fitting: every row is left out of the training once
+    parts: int = 5  # of the cross-fitting: every row is left out of the training once
     distil: bool = False  # the weighed voices into one network
 
     @property
     def further(self) -> float:
-        """How far it is from all rows but a part to all, as a share of a doubling of the rows; in logarithms.
+        """How far it is from all rows but a part to all, as a share of the way from `fewer`; in logarithms.
 
         An error a + b n^-c, c > 0, falls by less on the way to all rows than this says.
         """
-        return -math.log2(1 - 1 / self.parts)
+        without_a_part, fewer = 1 - 1 / self.parts, 0.25 if self.parts == HALVES else 0.5
+        return math.log(1 / without_a_part) / math.log(without_a_part / fewer)
+
+    @property
+    def crossed(self) -> list[LeftOut]:
+        """The trainings that each leave a part of the rows out."""
+        return [LeftOut(j, self.parts) for j in range(self.parts)]
+
+    @property
+    def fewer(self) -> list[LeftOut]:
+        """Those on fewer rows, which tell how a gain changes with the number of rows."""
+        return [LeftOut(j, HALVES, self.parts == HALVES) for j in range(HALVES)]
 
     @property
     def candidates(self) -> tuple[str, ...]:
@@ -79,7 +105,7 @@ def check_decision(name: str, decision: Decision) -> Decision:
     sure, strength, parts = decision.sure, decision.strength, decision.parts
     require(sure is None or 0.5 <= sure < 1, f"{name}: sure must lie in [0.5, 1), got {sure}; 0.9 is the default")
     require(strength > 0, f"{name}: strength must be above 0, got {strength}; 15 is the default")
-    require(parts >= 2, f"{name}: parts must be at least 2, got {parts}; 2 is the default")
+    require(parts >= 2, f"{name}: parts must be at least 2, got {parts}; 5 is the default")
     return decision
 
 
@@ -187,7 +213,7 @@ def part_of(rows: int, parts: int) -> Tensor:
 
 
 def apart(samples: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
-    """A client's samples and targets, and once more what models said of them that learned from half as many rows."""
+    """A client's samples and targets by parts, and those by halves."""
     z, y = samples
     n = len(z) // 2
     return z[:n], y[:n], (z[n:], y[n:])
@@ -201,7 +227,7 @@ class Measured(NamedTuple):
     variance: float  # of a row's difference
     ratio: float  # how much parts differ, as a multiple of what rows explain: training luck
     size: float  # rows in a part, 0 where parts say nothing
-    fall: float = 0.0  # by how much the gain was higher when models learned from half as many rows
+    fall: float = 0.0  # by how much the gain was higher when models learned from fewer rows
     halved: float = 0.0  # rows that say so, 0 where nothing is known
 
 
@@ -272,7 +298,7 @@ class Deciding:
             terms = stack_terms(z[None], y[None], z.new_ones(1, len(z)), s[None], self.kind)
             told = [NOTHING] * len(self.decision.candidates)
             if task.round >= ROUNDS and sound(z):
-                told = self.gains(z, y, self.weights(z, y, s)[1], fewer)
+                told = self.gains(z, y, *self.weights(z, y, s), fewer)
             replies.append(
                 {"loss": terms.loss[:, None], "slope": terms.slope, "curve": terms.curve.flatten(1)}
                 | {f: z.new_tensor([[getattr(m, f) for m in told]]) for f in Measured._fields}
@@ -288,13 +314,14 @@ class Deciding:
         found = stack_weights(z, y, rows, self.kind, s[None], self.decision.strength)
         return found[0], found[1:]
 
-    def gains(self, z: Tensor, y: Tensor, crossed: Tensor, fewer: tuple[Tensor, Tensor]) -> list[Measured]:
+    def gains(self, z: Tensor, y: Tensor, s_k: Tensor, crossed: Tensor, fewer: tuple[Tensor, Tensor]) -> list[Measured]:
         """How much better than LOCAL each candidate is; the stack of a row by weights found without the row's part."""
         parts = part_of(len(z), self.decision.parts).to(z.device)
         told = self._measured(z, y, crossed[parts], parts)
         if not sound(fewer[0]):
             return told
-        before = self._measured(*fewer, crossed[parts], parts)
+        half = part_of(len(fewer[0]), HALVES).to(z.device)
+        before = self._measured(*fewer, s_k.expand(len(half), -1), half)
         known = [m.rows > 0 and b.rows > 0 for m, b in zip(told, before, strict=True)]
         halved = [m._replace(fall=b.gain - m.gain, halved=b.rows) for m, b in zip(told, before, strict=True)]
         return [h if yes else m for m, h, yes in zip(told, halved, known, strict=True)]
@@ -311,7 +338,7 @@ class Deciding:
             s_k, crossed = self.weights(z, y, row(message["s"], i))
             told = [NOTHING] * len(self.decision.candidates)
             if sound(z):
-                told = self.gains(z, y, crossed, fewer)
+                told = self.gains(z, y, s_k, crossed, fewer)
             # Who has no rows follows the others; who has a voice that says no numbers stays alone.
             usable = bool(z.isfinite().all())
             shared = {n: row(message[n], i) for n in (*SHARED, *COMMON)}
