@@ -24,7 +24,7 @@ from fairlead.machines.study import Study
 from fairlead.runs.files import read_json
 
 METHODS = ("fedrep+confree", "fedora")
-SECONDS = 240.0
+SECONDS = 900.0
 PROJECT = """\
 api_version: 3
 name: study

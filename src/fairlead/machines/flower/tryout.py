@@ -27,7 +27,7 @@ from fairlead.runs.files import read_json, read_table
 
 HOST = "127.0.0.1"
 START_SECONDS = 90.0
-FLWR_SECONDS = 120.0
+FLWR_SECONDS = 300.0
 SAY_SECONDS = 10.0
 ASK_SECONDS = 10.0
 
