@@ -325,7 +325,7 @@ def test_a_site_that_missed_a_part_of_the_cross_fitting_decides_by_what_the_othe
     def ask(questions: dict[int, Question], patient: bool = False) -> Mapping[int, bytes | str]:
         # The site says hello, and is then away for all rounds of one training.
         runs = [json.loads(text).get("run") for text, _ in questions.values()]
-        post.dead = {1} if ["fedavg", 0, [1, 3], None] in runs else set()
+        post.dead = {1} if ["fedavg", 0, [1, 3, False], None] in runs else set()
         return post(questions, patient)
 
     results = conduct(study, ask, tmp_path / "out")
