@@ -52,7 +52,6 @@ from fairlead.runs.summary import RunSummary, read_run_summary, write_run_summar
 
 PARTS = 1_000  # what the draws of the parts are called among an owner's own
 LEAST = 0.01  # a weight below is nothing
-ALIKE = 1e4  # a pull to the federation's weights that leaves no client others
 
 
 class Voice(NamedTuple):
@@ -161,14 +160,13 @@ def said(voices: Sequence[Voice]) -> Federation:
 
 
 def heard(first: Sequence[Voice], decision: Decision, metric: Metric) -> set[str]:
-    """The voices that the federation listens to, by what they say of the first part of everybody's rows; LOCAL, too.
+    """The voices that somebody listens to, by what all of them say of the first part of everybody's rows; LOCAL, too.
 
     The others need not be trained without the other parts. Of two voices both are heard.
     """
     if len(first) <= 2:
         return set(decision.voices)
-    alike = decision._replace(sure=None, strength=ALIKE)
-    rows, _ = weights_of(first[0].parts[0], said(first), alike, metric)
+    rows, _ = weights_of(first[0].parts[0], said(first), decision._replace(sure=None), metric)
     most = rows[:, : len(first)].max(0).values
     return {"local"} | {voice.name for voice, weight in zip(first, most.tolist(), strict=True) if weight >= LEAST}
 
