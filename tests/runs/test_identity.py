@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import json
+import os
 import re
 import subprocess
 import sys
@@ -19,6 +20,7 @@ import fairlead
 from fairlead.catalogue import parse
 from fairlead.methods import METHODS
 from fairlead.models import MODELS, build
+from fairlead.runs import identity
 from fairlead.runs.identity import ARITHMETIC, UNKNOWN, fingerprint
 from fairlead.servers import STAGES
 
@@ -197,3 +199,23 @@ def test_other_golden_curves_need_another_arithmetic() -> None:
     """Whoever changes the numbers raises ARITHMETIC, so that older run folders are refused; then write both here."""
     curves = Path(__file__).parents[1] / "golden" / "curves.json"
     assert (ARITHMETIC, hashlib.sha256(curves.read_bytes()).hexdigest()[:12]) == (4, "2b1b7a555c3a")
+
+
+def test_asking_for_the_commit_leaves_the_repository_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # `git describe --dirty` wrote the index anew; cut off by a limit on file sizes, it left its lock.
+    def git(*words: str) -> str:
+        who = ["-c", "user.name=a", "-c", "user.email=a@b"]
+        return subprocess.run(["git", *who, *words], cwd=tmp_path, check=True, capture_output=True, text=True).stdout
+
+    file, index = tmp_path / "file", tmp_path / ".git" / "index"
+    file.write_text("one")
+    git("init")
+    git("add", "file")
+    git("commit", "-m", "x")
+    monkeypatch.setattr(identity, "__file__", str(tmp_path / "src" / "fairlead" / "runs" / "identity.py"))
+    os.utime(file, (1e9, 1e9))  # looked into again, as nothing but its content says that it is the same
+    before = index.read_bytes()
+    assert identity.checkout.__wrapped__() == git("rev-parse", "--short=10", "HEAD").strip()
+    assert index.read_bytes() == before
+    file.write_text("another")
+    assert str(identity.checkout.__wrapped__()).endswith("-dirty")

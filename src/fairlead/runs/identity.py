@@ -90,11 +90,17 @@ def checkout() -> str | None:
     root = Path(__file__).parents[3]
     if not (root / ".git").exists():
         return None
-    command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=10", "--exclude=*"]
+    # Not `describe --dirty`: it writes the index anew, and where it is cut off its lock stays in the repository.
+    git = ["git", "--no-optional-locks", "-C", str(root)]
+    asked = (["rev-parse", "--short=10", "HEAD"], ["status", "--porcelain", "--untracked-files=no"])
     try:
-        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip() or None
+        commit, changed = (
+            subprocess.run(git + words, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+            for words in asked
+        )
     except (OSError, subprocess.SubprocessError):
         return None
+    return commit + "-dirty" * bool(changed)
 
 
 def digest(value: object) -> str:
