@@ -10,8 +10,8 @@ voices m: each track's model of client k, p_m            the runs of these metho
 weights s_k >= 0: client k answers                       softmax(sum_m s_km log p_m)
         s = argmin of everybody's loss                   on rows that no voice learned from (cross-fitting)
         s_k = argmin loss_k + strength |s_k - s|²
-drop: a track without weight on the first part of        it is not trained without the other parts
-        everybody's rows is not listened to any more
+drop: a track without weight for anybody on the first    it is not trained without the other parts
+        part of the rows is not listened to any more
 guard: deploy it where it beats LOCAL with a chance >= sure, else LOCAL: see `guard`
 distil (an option): one network in its place, trained    from the track with the largest weight, as long as LOCAL;
         on the client's rows to answer as it does        targets halfway between the labels and its answers
