@@ -119,7 +119,7 @@ def group_numbers(frame: pd.DataFrame, group: str | None, owners: NDArray[Any] |
     """Whom each row is about, as a number; equal names at different owners are different, an empty cell is nobody else.
 
     >>> group_numbers(pd.DataFrame({"id": ["a", "b", "a", None]}), "id", np.array([1, 1, 2, 2]))["id"].tolist()
-    [1, 2, 3, 0]
+    [0, 1, 3, 2]
     """
     if group is None:
         return {}
