@@ -91,7 +91,7 @@ def test_the_opening_says_what_verdicts_are_about_and_what_is_odd_about_the_data
     summary = make_summary(own=True)
     basis = (
         "Verdicts are about accuracy, because the target is a class and no class is rare; "
-        "the bar is the network alone, the best alone on validation rows."
+        "the bar is the network alone, since nothing else alone is better on validation rows by more than chance."
     )
     assert opening_lines(summary) == [basis]
     summary["data"]["notes"] = ["owner 0 has 3 rows", "'id' looks like a number for each row."]
