@@ -32,10 +32,10 @@ coverage: .venv/installed-dev
 	@echo "Coverage: the tests ran $$($(BIN)/coverage report --format=total)% of the lines in src/fairlead"
 
 # Flower, NVFlare and Ray have an environment of their own, since Flower wants older versions of typer and rich. The tests wait
-# for Flower more than they compute, so there are more workers than cores, with a file each: the tests of one share a cluster.
-# What needs none of them is in `make test`.
+# for Flower more than they compute, so there are more workers than cores, with a file each: the tests of one share a cluster. In
+# the order of their names the longest begin first. What needs none of them is in `make test`.
 test-machines: .venv-machines/installed
-	.venv-machines/bin/pytest -n 4 --dist loadfile tests/machines --ignore tests/machines/test_study.py --ignore tests/machines/test_waits.py
+	.venv-machines/bin/pytest -n 4 --dist loadfile --no-loadscope-reorder tests/machines --ignore tests/machines/test_study.py --ignore tests/machines/test_waits.py
 
 # Known weaknesses of the packages in requirements.lock; nothing of them is installed for it.
 audit: .venv/bin/python
