@@ -34,7 +34,7 @@ from fairlead.comparison.decisions import Answers, in_parts, one_after_another
 from fairlead.core import DivergedError, Federation, NeedsValidationError, Plan, Split
 from fairlead.functional import stack_weights, voice_outputs
 from fairlead.methods import guard
-from fairlead.methods.voices import Deciding, Measured, part_of
+from fairlead.methods.voices import HALVES, Deciding, Measured, Said
 from fairlead.metrics import METRICS, Metric
 from fairlead.models import build
 from fairlead.rounds import federate
@@ -157,10 +157,18 @@ def samples_of(found: dict[str, Any], voices: Sequence[str], quantity: bool) -> 
     x, halves, test_x = (
         torch.stack([found[part][name] for name in voices], 1) for part in ("crossed", "halves", "test")
     )
-    train, half = Split(x, found["y"], found["starts"]), Split(halves, found["half_y"], found["starts"])
+    starts = found["starts"]
+    train = Split(x, found["y"], starts, parts_of(starts, PARTS))
+    half = Split(halves, found["half_y"], starts, parts_of(starts, HALVES))
     none = Split(train.x[:0], train.y[:0], torch.zeros_like(train.starts))
     classes = () if quantity else tuple(map(str, range(x.shape[-1])))
     return Federation(train, half, none, classes), Split(test_x, found["test_y"], found["test_starts"])
+
+
+def parts_of(starts: torch.Tensor, parts: int) -> torch.Tensor:
+    """The part of each client's rows: parts one after another, as equal as they can be, larger ones first."""
+    sizes = [[n // parts + (j < n % parts) for j in range(parts)] for n in starts.diff().tolist()]
+    return torch.arange(parts).repeat(len(sizes)).repeat_interleave(torch.tensor(sizes).flatten())
 
 
 def case(found: dict[str, Any], name: str, quantity: bool) -> dict[str, Any]:
@@ -199,7 +207,7 @@ def weights(samples: Federation, strength: float, parts: int = 0) -> torch.Tenso
     for k, n in enumerate(sizes):
         x[k, :n], y[k, :n], rows[k, 0, :n] = train.client(k)[0], train.client(k)[1].reshape(n), 1.0
         if parts:
-            rows[k, 1:, :n] = (part_of(n, parts) != torch.arange(parts)[:, None]).float()
+            rows[k, 1:, :n] = (train.marks(k)[0] != torch.arange(parts)[:, None]).float()
     x, y = (one.repeat_interleave(1 + parts, 0) for one in (x, y))
     found = stack_weights(x, y, rows.flatten(0, 1), kind, s, strength)
     return found.view(len(sizes), 1 + parts, count)
@@ -216,7 +224,8 @@ def decided(
     by = {f"guard {sure:g}": Deciding(how._replace(sure=sure), metric, samples.target_kind) for sure in SURE}
     one = by[f"guard {DEFAULT:g}"]
     own = weights(samples, how.strength, PARTS)
-    told = [one.gains(*train.client(k), w[0], w[1:], halves.client(k)) for k, w in enumerate(own)]
+    said = [[Said(*split.client(k), *split.marks(k)) for split in (train, halves)] for k in range(len(own))]
+    told = [one.gains(mine, w[0], w[1:], fewer) for (mine, fewer), w in zip(said, own, strict=True)]
     names = Measured._fields
     measured = {n: torch.tensor([[getattr(m, n) for m in mine] for mine in told], dtype=torch.float64) for n in names}
     shared = {name: x[0] for name, x in one.in_common(measured).items()}
@@ -227,8 +236,8 @@ def decided(
             chosen = deciding.choose(m, shared)
             a = chosen.candidate
             better, _ = deciding.chance(m[a], {name: x[a] for name, x in shared.items()}, n)
-            said = torch.tensor([chosen.worse, chosen.gain, 1 - better])
-            rows[rule].append(torch.cat([deciding.deployed(chosen, w[0]), said]))
+            known = torch.tensor([chosen.worse, chosen.gain, 1 - better])
+            rows[rule].append(torch.cat([deciding.deployed(chosen, w[0]), known]))
     return {rule: torch.stack(mine) for rule, mine in rows.items()}
 
 

@@ -16,7 +16,7 @@ from torch import nn
 
 import fairlead
 from fairlead.clients import InProcess, engine
-from fairlead.comparison.assess import FOLD, answered, owners_of
+from fairlead.comparison.assess import FOLD, answered
 from fairlead.comparison.findings import Answers
 from fairlead.core import Federation, Plan, Training
 from fairlead.data import Source
@@ -93,7 +93,7 @@ class Twins:
             ]
             for seed in range(1000 * division, 1000 * division + count)
         ]
-        return owners_of(federations[0]), runs
+        return federations[0].owners, runs
 
 
 def alone(federation: Federation, training: Training, rounds: int, module: nn.Module, seed: int) -> Answers:

@@ -3,7 +3,9 @@
 A method that was trained too little loses to one that was trained enough, whatever it is worth. So every method gets
 the same effort: each step size of the grid trains for a few rounds; the best on validation rows goes on until the
 validation loss stops falling, or to a cap. A best step size at the end of the grid is not trusted: the grid grows. One
-that stops early is not trusted either: the next smaller one goes on, too.
+that stops early is not trusted either, nor one whose loss jumps from one evaluation to the next: the next smaller one
+goes on, too. Losses are means over three evaluations in a row, since the lowest of many that jump is low by luck, and a
+training of so many rounds on other rows would not be.
 """
 
 from __future__ import annotations
@@ -41,11 +43,12 @@ class Effort:
 
 EFFORTS = {
     "quick": Effort((0.03, 0.1), 1, 6, 60, 6, 2, 1),
-    "standard": Effort((0.01, 0.03, 0.1), 2, 8, 150, 4, 4, 3),
+    "standard": Effort((0.01, 0.03, 0.1), 2, 8, 150, 6, 4, 3),
     "thorough": Effort((0.01, 0.03, 0.1), 4, 24, 600, 12, 4, 5),
 }
 STEP = 3.0  # factor between neighbouring step sizes beyond the grid
 STILL = 0.01  # a loss that fell by this share over the last evaluations was still falling
+JUMPS = 0.1  # a lowest loss that is so much below its neighbours is luck
 
 
 def effort(name: str) -> Effort:
@@ -65,20 +68,31 @@ class Curve(NamedTuple):
     @property
     def best(self) -> int:
         """The position of the lowest loss; the first, where several are as low."""
-        return min(range(len(self.losses)), key=lambda i: (self._at(i), i))
+        return min(range(len(self.losses)), key=lambda i: (self._mean(i), i))
 
     @property
     def loss(self) -> float:
-        """The lowest loss; infinite where there is none."""
-        return self._at(self.best) if self.losses else math.inf
+        """The lowest loss, a mean with those before and after it; infinite where there is none."""
+        return self._mean(self.best) if self.losses else math.inf
+
+    @property
+    def jumps(self) -> bool:
+        """Whether the lowest loss of all is far below what a training of about as many rounds has."""
+        return min(map(self._at, range(len(self.losses)))) < (1 - JUMPS) * self.loss
 
     def _at(self, i: int) -> float:
         return self.losses[i] if math.isfinite(self.losses[i]) else math.inf
 
+    def _mean(self, i: int) -> float:
+        if len(self.losses) < 3:  # a fall could not be told from a jump
+            return self._at(i)
+        near = range(max(i - 1, 0), min(i + 2, len(self.losses)))
+        return float(f"{sum(map(self._at, near)) / len(near):.9g}")  # where nothing changes, sums round differently
+
     def improving(self) -> bool:
         """Whether the loss was still falling when the training ended at its cap, over the last tenth of it."""
         last = max(2, len(self.losses) // 10)
-        before = [self._at(i) for i in range(len(self.losses))][:-last]
+        before = [self._mean(i) for i in range(len(self.losses))][:-last]
         return not self.stopped and bool(before) and self.loss < (1 - STILL) * min(before)
 
 
@@ -105,7 +119,7 @@ def search(train: Train, effort: Effort) -> Choice:
     ...     return Curve(steps, [abs(math.log10(lr / 0.3)) + max(30 - r, 0) / 30 for r in steps], stopped=rounds > 50)
     >>> found = search(train, EFFORTS["standard"])
     >>> round(found.lr, 3), found.round, found.improving
-    (0.3, 30, False)
+    (0.3, 35, False)
     """
     curves = {lr: attempt(train, lr, effort.trial) for lr in effort.rates}
     for _ in range(effort.further):
@@ -119,16 +133,15 @@ def search(train: Train, effort: Effort) -> Choice:
         raise DivergedError(f"training diverged at every step size ({', '.join(f'{r:g}' for r in sorted(curves))})")
     longer = {best: go_on(train, best, curves[best], effort)}
     # What is best in a few rounds is often too large for many. The next smaller step size needs about as many times
-    # more rounds as it is smaller; where these are at hand, it is followed too.
-    while STEP * longer[best].rounds[longer[best].best] <= effort.rounds:
+    # more rounds as it is smaller; where these are at hand, or the loss jumps, it is followed too.
+    while STEP * longer[best].rounds[longer[best].best] <= effort.rounds or longer[best].jumps:
         smaller = max((lr for lr in curves if lr < best), default=None)
         if smaller is None:
             break
         longer[smaller] = go_on(train, smaller, curves[smaller], effort)
-        if longer[smaller].loss >= longer[best].loss:
-            break
+        if longer[smaller].loss >= (1 - STILL) * longer[best].loss:
+            break  # no better than with fewer rounds
         best = smaller
-    best = min(longer, key=lambda lr: longer[lr].loss)
     curve, every = longer[best], curves | longer
     tried = {lr: every[lr].loss for lr in sorted(every)}
     spent = sum(c.rounds[-1] for c in every.values())

@@ -126,3 +126,26 @@ def test_pooled_is_a_federation_of_one_with_the_rows_in_the_same_order() -> None
     one = pooled(federation)
     assert one.clients == 1
     assert torch.equal(one.test.client(0)[1], federation.test.y)
+
+
+@pytest.mark.parametrize("groups", [False, True])
+def test_answers_for_validation_rows_are_no_better_than_for_rows_that_nothing_was_chosen_on(groups: bool) -> None:
+    rng = np.random.default_rng(3)
+
+    def noise(n: int) -> tuple[Tensor, Tensor]:
+        """Rows whose target has nothing to do with the features; of a group all are alike."""
+        copies = 2 if groups else 1
+        x, y = (torch.from_numpy(rng.standard_normal(shape)).float() for shape in ((n, 6), (n,)))
+        return x.repeat_interleave(copies, 0), y.repeat_interleave(copies, 0)
+
+    parts = [[noise(n) for _ in range(150)] for n in (10, 5, 40)]
+    train, validation, test = (joined(part) for part in parts)
+    if groups:
+        validation = replace(validation, groups=torch.arange(len(validation.y)) // 2)
+    federation = Federation(train, validation, test, ())
+    linear = next(s for s in yardsticks(federation, federation) if s.name == "linear")
+    error = [
+        np.mean([float((out[:, 0] - y).square().mean()) for out, (_, y) in zip(outputs, part, strict=True)])
+        for outputs, part in ((linear.validation, parts[1]), (linear.test, parts[2]))
+    ]
+    assert error[0] > 0.95 * error[1]

@@ -28,6 +28,7 @@ from fairlead.core import (
 from fairlead.core.dropout import replace_dropout
 from fairlead.core.fast.stacked import can_stack
 from fairlead.core.loss import LossFunction
+from fairlead.core.types import Target
 
 SIZES = (9, 5, 7)
 
@@ -333,3 +334,40 @@ def test_layers_that_mix_samples_or_are_shared_are_not_stacked() -> None:
     module = mlp()
     replace_dropout(module)
     assert can_stack(module)
+
+
+def chained(head: int = 3) -> nn.Module:
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(64, 6), nn.ReLU(), nn.Linear(6, 5, bias=False), nn.ReLU(), nn.Linear(5, head)
+    )
+
+
+@pytest.mark.parametrize("part", [None, "5", "1"])
+@pytest.mark.parametrize("kind", ["class", "balanced", "quantity", "labels", "survival"])
+def test_a_chain_differentiated_by_hand_has_the_bits_of_autograd(kind: str, part: str | None) -> None:
+    generator = torch.Generator().manual_seed(0)
+    module = chained(1 if kind in ("quantity", "survival") else 3)
+    sizes = torch.tensor([0, *SIZES]).cumsum(0)
+    x = torch.randn(int(sizes[-1]), 1, 8, 8, generator=generator)
+    target = {
+        "quantity": torch.randn(len(x), generator=generator),
+        "labels": torch.randint(2, (len(x), 3), generator=generator).float(),
+        "survival": torch.rand(len(x), 2, generator=generator).mul(2).floor_().add_(0.5),
+    }.get(kind, torch.arange(len(x)) % 3)
+    split = Split(x, target, sizes)
+    classes = () if kind in ("quantity", "survival") else ("a", "b", "c")
+    data = Federation(split, split, split, classes, target=Target(survival=kind == "survival"))
+    assert data.target_kind == {"balanced": "class"}.get(kind, kind)
+    training = Training(lr=0.1, batch_size=4, momentum=0.9, balance=kind == "balanced")
+    layout = Layout(module)
+    only = None if part is None else layout.part(part)
+    task = Task(FastNetwork(module, layout), data, [0, 1, 2], training, round=1, seed=0)
+
+    def values(module: nn.Module, batch: Batch, given: Named) -> torch.Tensor:
+        return task.losses_of(module(batch.x), batch, given)
+
+    by_autograd = MeanLoss(values, task.given, compares=kind == "survival")
+    rows = layout.read(module).expand(3, -1)
+    by_hand, reference = (task.descend(rows, Tie(rows, 0.1), only=only, loss=loss) for loss in (None, by_autograd))
+    assert torch.equal(by_hand, reference)
+    assert not torch.equal(by_hand, rows)

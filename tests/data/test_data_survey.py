@@ -68,6 +68,15 @@ def test_a_column_that_gives_the_label_away(look: Callable[..., Any], kind: str)
     assert "leave it out with --drop leak" in sentence
 
 
+def test_a_column_that_gives_one_of_several_classes_away(look: Callable[..., Any]) -> None:
+    frame = sound()
+    rng = np.random.default_rng(1)
+    frame["label"] = np.where(frame["label"] == 1, "ill", rng.choice(["well", "unclear"], len(frame)))
+    assert not warned(look(frame), "alone tells")
+    frame["cycles"] = np.where(frame["label"] == "ill", rng.uniform(15, 35, len(frame)).round(2), 45)
+    assert warned(look(frame), "'cycles' alone tells 'ill' from every other 'label' almost without error")
+
+
 def test_a_column_that_gives_a_quantity_away(look: Callable[..., Any]) -> None:
     frame = sound().drop(columns="label")
     frame["label"] = frame["strong"] * 3 + frame["weak"]

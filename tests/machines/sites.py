@@ -13,7 +13,7 @@ from PIL import Image
 from fairlead.data import load
 from fairlead.data.sources import files_of
 from fairlead.machines import Study
-from fairlead.runs.files import read_table
+from fairlead.runs.files import last_round
 
 MOST_SECONDS = 1800.0  # that a study with Flower may take on a busy machine
 SETTINGS = {"label": "disease", "rounds": 4, "evaluate_every": 2, "lr": 0.05, "model": "mlp"}
@@ -58,8 +58,7 @@ def until(what: Callable[[], bool], seconds: float = 120.0) -> None:
 
 
 def rounds_done(out: Path, run: str) -> int:
-    path = out / "runs" / run / "rounds.parquet"
-    return max(read_table(path)["round"], default=0) if path.exists() else 0
+    return last_round(out / "runs" / run / "rounds.parquet")
 
 
 def started(tried: Any, study: Study, data: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,6 @@ from fairlead.methods.voices import (
     Weigh,
     decide,
     lognormal,
-    part_of,
     rows_together,
     training_luck,
 )
@@ -134,7 +134,8 @@ def answers(good: Chances, rows: int = 60, half: Chances | None = None) -> Feder
             voices.append((2.0 * torch.eye(3)[said]).log_softmax(-1))
         x.append(torch.stack(voices, 1))
         y.append(truth)
-    train = Split(torch.cat(x), torch.cat(y), torch.arange(len(good) + 1) * 2 * rows)
+    parts = torch.cat([torch.arange(rows) * parts // rows for parts in (GUARD.parts, 2)]).repeat(len(good))
+    train = Split(torch.cat(x), torch.cat(y), torch.arange(len(good) + 1) * 2 * rows, parts)
     none = Split(train.x[:0], train.y[:0], torch.zeros_like(train.starts))
     return Federation(train, none, none, ("a", "b", "c"))
 
@@ -219,10 +220,24 @@ def test_voices_that_say_no_numbers_are_not_deployed() -> None:
     assert decided(stack(("local", "fedavg")), samples)[0, :2].tolist() == [1.0, 0.0]
 
 
+def test_rows_that_are_about_the_same_patient_count_as_one() -> None:
+    """Each row five times, as five rows of one patient: the chances of the rows once; as five patients: others."""
+    once = answers(dict.fromkeys(range(8), (0.7, 0.8)), rows=30)
+    train = once.train
+    five = torch.arange(len(train.y)).repeat_interleave(5)
+    often = train.take(five, train.starts * 5)
+    patients = replace(often, groups=torch.arange(len(train.y)).repeat_interleave(5))
+    # Pulled hard to the common weights, the stack is the same: five times the rows would find other weights.
+    how = GUARD._replace(strength=1e6)
+    alone, as_one, as_five = (decided(how, replace(once, train=rows)) for rows in (train, patients, often))
+    assert torch.allclose(as_one[:, 2:4], alone[:, 2:4], atol=1e-4)
+    assert not torch.allclose(as_five[:, 2], alone[:, 2], atol=0.05)
+
+
 def test_a_client_without_rows_follows_the_others() -> None:
     everybody = answers(dict.fromkeys(range(6), (0.5, 0.95)))
     starts = torch.cat([everybody.train.starts, everybody.train.starts[-1:]])
-    train = Split(everybody.train.x, everybody.train.y, starts)
+    train = replace(everybody.train, starts=starts)
     none = Split(train.x[:0], train.y[:0], torch.zeros_like(starts))
     rows = decided(GUARD, Federation(train, none, none, everybody.classes))
     assert rows[6, 1] > 0.5
@@ -235,7 +250,9 @@ def test_the_decision_has_the_same_bits_between_machines(tmp_path: Path) -> None
     nodes = {
         k: Node(k, placed(only(samples, k), k, 5), TRAINING, how, Weigh(2), plan, tmp_path / str(k)) for k in range(5)
     }
-    made_up = Split(torch.full((4, 2, 3), -1.0), torch.zeros(4, dtype=torch.int64), torch.tensor([0, 4]))
+    made_up = Split(
+        torch.full((4, 2, 3), -1.0), torch.zeros(4, dtype=torch.int64), torch.tensor([0, 4]), torch.tensor([0, 1, 0, 1])
+    )
     invented = placed(Federation(made_up, made_up, made_up, samples.classes), 0, 5)
     sent: list[int] = []
 
@@ -267,13 +284,6 @@ def test_networks_that_answer_as_one() -> None:
     alone = torch.tensor([[1.0, 0.0, 0.0, 0.0, 0.0]])  # a quantity's: outputs as they are
     layout.write(rows_together(pieces, alone, layout)[0], module)
     assert torch.equal(module(x), one(x))
-
-
-def test_parts_are_as_equal_as_they_can_be() -> None:
-    for n in range(12):
-        counts = torch.bincount(part_of(n, 5), minlength=5)
-        assert int(counts.sum()) == n
-        assert int(counts.max() - counts.min()) <= 1
 
 
 @pytest.mark.parametrize("options", [{"sure": 1.0}, {"sure": 0.4}, {"parts": 1}, {"strength": 0.0}])

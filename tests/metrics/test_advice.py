@@ -309,3 +309,15 @@ def test_an_owner_that_cannot_be_judged_is_told_why_in_one_sentence() -> None:
     verdicts = {name: judge(pairs, metric("auroc")) for name in ("fedavg", "ditto")}
     (advice,) = recommend(verdicts).owners
     assert advice.why == "Cannot tell: AUROC needs test rows of two classes, all 30 are of one class."
+
+
+def test_what_was_still_improving_is_not_judged_for_good() -> None:
+    found = {"fedavg": verdicts(a=0.2, b=0.2), "fedora": verdicts(a=-0.2, b=-0.2)}
+    done = recommend(found)
+    assert "still improving" not in done.federation.why
+    early = recommend(found, improving={"fedora"}, alone_improving=True)
+    assert early.federation.why == done.federation.why + (
+        " Training alone was still improving at its last round, so that more of it may change this."
+        " fedora was still improving at the last round, so that more training may change this."
+    )
+    assert "fedora was still improving" in early.owners[0].why

@@ -193,3 +193,14 @@ def test_a_summary_has_one_shape_that_is_checked_when_written_and_when_read(tmp_
     (run / "summary.json").write_text(text)
     with pytest.raises(fairlead.RunError, match="seed: input should be a valid integer"):
         fairlead.compare(["fedavg"], out=tmp_path, **SMALL)
+
+
+def test_the_last_round_of_a_table_that_has_no_rows_yet_is_zero(tmp_path: Path) -> None:
+    """A training makes the folder before its first file; whoever watches it may look in between."""
+    table = tmp_path / "rounds.parquet"
+    assert files.last_round(table) == 0
+    table.mkdir()
+    assert files.last_round(table) == 0
+    files.append_part(table, 2, {"round": [1, 2]})
+    files.append_part(table, 5, {"round": [3, 4, 5]})
+    assert files.last_round(table) == 5

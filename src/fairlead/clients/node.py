@@ -184,7 +184,7 @@ def placed(own: Federation, client: int, clients: int) -> Federation:
 
     def moved(split: Split) -> Split:
         after = torch.arange(clients + 1) > client
-        return Split(split.x, split.y, after * len(split.y))
+        return replace(split, starts=after * len(split.y))
 
     return Federation(moved(own.train), moved(own.validation), moved(own.test), own.classes, names, target)
 
@@ -193,8 +193,8 @@ def only(federation: Federation, client: int) -> Federation:
     """One client's samples out of a federation's, as a federation of one."""
 
     def taken(split: Split) -> Split:
-        x, y = split.client(client)
-        return Split(x.clone(), y.clone(), torch.tensor([0, len(y)]))
+        a, b = int(split.starts[client]), int(split.starts[client + 1])
+        return split.take(torch.arange(a, b), torch.tensor([0, b - a]))
 
     names = federation.names[client : client + 1]
     return Federation(

@@ -405,7 +405,7 @@ def part_of(federation: Federation, ids: list[int]) -> Federation:
     def cut(split: Split) -> Split:
         rows = mine.repeat_interleave(split.sizes)
         starts = torch.cat([torch.zeros(1, dtype=torch.int64), (split.sizes * mine).cumsum(0)])
-        return Split(split.x[rows].clone(), split.y[rows].clone(), starts)
+        return split.take(rows, starts)
 
     train, validation, test = (cut(split) for split in (federation.train, federation.validation, federation.test))
     return Federation(train, validation, test, federation.classes, federation.names)

@@ -32,7 +32,7 @@ from torch import Tensor
 from fairlead.catalogue import Entry, decision
 from fairlead.clients import Engine
 from fairlead.comparison.decisions import Voice, cut, deploy, heard, read_decision
-from fairlead.comparison.findings import LEVEL, Answers, Array, Finding, Findings, Way, mean
+from fairlead.comparison.findings import IMPROVING, LEVEL, Answers, Array, Finding, Findings, Way, mean
 from fairlead.comparison.remarks import remarks
 from fairlead.comparison.yardsticks import VERSION, Yardstick, packed, pooled, unpacked, yardsticks
 from fairlead.core import Federation, NeedsValidationError, Split
@@ -384,7 +384,7 @@ def _notes(runs: Sequence[Trained], effort: Effort) -> list[str]:
     still = sum(run.choice.improving for run in runs)
     if still:
         folds = "" if len(runs) == 1 else f" in {still} of {len(runs)} folds"
-        said.append(f"still improving after {effort.rounds} rounds{folds}: a longer training may change the verdict")
+        said.append(f"{IMPROVING} after {effort.rounds} rounds{folds}: a longer training may change the verdict")
     if not all(run.refitted for run in runs):
         said.append("needs its validation rows while it trains, so it learned from fewer rows than the others")
     return said + remarks([job for run in runs for job in run.final], searched=True)
@@ -529,11 +529,6 @@ def judged(verdict: OwnerVerdict | None) -> dict[str, Any]:
         return {"difference": None, "interval": None, "verdict": "", "why": ""}
     span = [verdict.lower, verdict.upper]
     return {"difference": verdict.gain, "interval": span, "verdict": verdict.verdict, "why": verdict.why}
-
-
-def owners_of(federation: Federation) -> tuple[str, ...]:
-    """The clients' names, or their numbers."""
-    return federation.names or tuple(map(str, range(federation.clients)))
 
 
 def _numbers(way: Finding, bar: Finding, n_test: list[int], higher: bool) -> dict[str, float | None]:

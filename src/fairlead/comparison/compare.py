@@ -37,7 +37,7 @@ from fairlead.comparison.asked import (
     seeds_of,
     with_loss,
 )
-from fairlead.comparison.assess import Bench, Fold, answered, assess, check_folder, owners_of, summarise_assessment
+from fairlead.comparison.assess import Bench, Fold, answered, assess, check_folder, summarise_assessment
 from fairlead.comparison.beside import share
 from fairlead.comparison.decisions import Protocol
 from fairlead.comparison.findings import Findings, Kind, Way, find
@@ -109,7 +109,7 @@ class Comparison:
         if job is None:
             known = ", ".join(f"{m} (seed {s})" for m, s in self.jobs)
             raise InputError(f"no run of method '{method}' with seed {seed}; there are {known}")
-        names = owners_of(job.federation)
+        names = job.federation.owners
         if isinstance(client, str) and client in names:
             client = names.index(client)
         fits = isinstance(client, int) and 0 <= client < len(names)
@@ -415,7 +415,7 @@ def _assessed(
     if not asked.own():  # what a program of the caller's own brings is nowhere but in this process
         share(bench, folds, chosen)
     done = assess(bench, folds, chosen)
-    found = find(done.ways, owners_of(first), chosen, why, done.twins)
+    found = find(done.ways, first.owners, chosen, why, done.twins)
     if len(folds) > 1:
         done = done._replace(all_rows=train_on_all_rows(bench, folds[0], done.runs, to_use(found), chosen))
     parameters = sum(p.numel() for p in module.parameters())
@@ -491,7 +491,7 @@ def _findings(
     if guarded:
         ways.reverse()  # the first is the bar
     ways += [way(name, name, "method") for name in entries if name != CONTROL]
-    found = find(ways, owners_of(federation), chosen, why)
+    found = find(ways, federation.owners, chosen, why)
     # What is decided after training learns from these rows, too; against less, an owner's own model would look better.
     told = "as what is decided after training learns from all of these rows"
     return dataclasses.replace(found, why_bar=told) if guarded else found
@@ -536,7 +536,7 @@ def _metric(asked: str | Metric | None, federation: Federation) -> tuple[Metric,
             "default",
         )
         return chosen, f"{chosen.title}, as published or asked for"
-    owners = {name: federation.train.client(k)[1].numpy() for k, name in enumerate(owners_of(federation))}
+    owners = {name: federation.train.client(k)[1].numpy() for k, name in enumerate(federation.owners)}
     choice = default_metric(target, owners)
     return choice.metric, choice.why
 

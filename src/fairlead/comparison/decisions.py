@@ -78,8 +78,8 @@ def in_parts(federation: Federation, count: int, seed: int, validation: float = 
     cuts: list[list[Tensor]] = []  # by client and part: positions among the train rows
     held: list[list[Tensor]] = []  # to look at while training, from the other rows
     rest: list[list[Tensor]] = []  # to learn from
-    for k in range(federation.clients):
-        name, group = name_of(federation, k), _groups(train, k)
+    for k, name in enumerate(federation.owners):
+        group = _groups(train, k)
         y = group_means(group, train.client(k)[1].double().numpy())
         n, units = len(y), np.arange(len(y))
         sizes = np.array([n // count + (j < n % count) if n > 1 else 0 for j in range(count)])
@@ -124,10 +124,10 @@ def halved(federation: Federation, seed: int) -> Federation:
 
     def half(split: Split) -> Split:
         left = []
-        for k in range(federation.clients):
+        for k, name in enumerate(federation.owners):
             group = _groups(split, k)
             y = group_means(group, split.client(k)[1].double().numpy())
-            n, rng = len(y), owner_stream(seed, name_of(federation, k), PARTS, 2)
+            n, rng = len(y), owner_stream(seed, name, PARTS, 2)
             kept = divide(np.arange(n), y, np.array([n - n // 2, n // 2]), rng)[1] if n > 1 else np.arange(n)
             left.append(_rows_in(group, kept))
         return taken(split, left)
@@ -139,13 +139,7 @@ def taken(split: Split, positions: Sequence[Tensor]) -> Split:
     """Some of the rows, by each client's positions."""
     index = torch.cat([split.starts[k] + own for k, own in enumerate(positions)])
     starts = torch.tensor([0, *map(len, positions)]).cumsum(0)
-    rows, groups = (ids[index] if len(ids) else ids for ids in (split.rows, split.groups))
-    return Split(split.x[index], split.y[index], starts, rows, groups)
-
-
-def name_of(federation: Federation, client: int) -> str:
-    """A client's name, or its number."""
-    return federation.names[client] if federation.names else str(client)
+    return split.take(index, starts)
 
 
 def said(voices: Sequence[Voice]) -> Federation:
@@ -179,27 +173,32 @@ class Answers(NamedTuple):
 
 
 def in_order(crossed: Answers, fewer: Answers) -> Federation:
-    """Samples to decide by, (2n, M, K) of each client: what was said of its parts, then of its halves."""
+    """Samples to decide by, (2n, M, K) of each client: what was said of its parts, then of its halves.
+
+    Their row numbers are those of the parts; their groups are whom the rows are about.
+    """
     first, (by_parts, by_fewer) = crossed.parts[0], (one_after_another(said) for said in (crossed, fewer))
-    both = [split.client(k) for k in range(first.clients) for split in (by_parts, by_fewer)]
-    x, y = (torch.cat([one[i] for one in both]) for i in (0, 1))
-    train = Split(x, y, by_parts.starts + by_fewer.starts)
+    both = [split.client(k) + split.marks(k) for k in range(first.clients) for split in (by_parts, by_fewer)]
+    x, y, parts, groups = (torch.cat([one[i] for one in both]) for i in range(4))
+    train = Split(x, y, by_parts.starts + by_fewer.starts, parts, groups)
     none = Split(x[:0], y[:0], torch.zeros_like(train.starts))
     return Federation(train, none, none, first.classes, first.names)
 
 
 def one_after_another(said: Answers) -> Split:
-    """A client's parts one after another, (n, M, K)."""
+    """A client's parts one after another, (n, M, K), with the number of its part for each row."""
     outputs, parts = said
-    x, y, sizes = [], [], []
+    x, y, rows, groups, sizes = [], [], [], [], []
     for k in range(parts[0].clients):
-        # Larger parts first: `part_of` then knows each row's part.
+        # Larger parts first, whatever their numbers: the same rows are in the same order.
         order = sorted(range(len(parts)), key=lambda j: -len(outputs[0][j][k]))
         z = [torch.cat([voice[j][k] for j in order]) for voice in outputs]
         x.append(torch.stack([voice_outputs(one, parts[0].target_kind) for one in z], 1))
         y.append(torch.cat([parts[j].test.client(k)[1] for j in order]))
+        rows += [torch.full((len(outputs[0][j][k]),), at) for at, j in enumerate(order)]
+        groups += [parts[j].test.marks(k)[1] for j in order]
         sizes.append(len(y[-1]))
-    return Split(torch.cat(x), torch.cat(y), torch.tensor([0, *sizes]).cumsum(0))
+    return Split(torch.cat(x), torch.cat(y), torch.tensor([0, *sizes]).cumsum(0), torch.cat(rows), torch.cat(groups))
 
 
 def deploy(
@@ -307,10 +306,9 @@ def told(job: Job, voices: Sequence[Voice], decision: Decision, metric: Metric, 
     """The decision in plain values: client by client, beside what each voice scores on the test rows."""
     layout = Layout(Weigh(len(voices)))
     of, sd = layout.stacked(weigh.double()), job.federation.target.sd
-    names = job.federation.names or tuple(map(str, range(job.federation.clients)))
     scores = {voice.name: _scores(voice.final, metric) for voice in voices}
     clients = []
-    for k, name in enumerate(names):
+    for k, name in enumerate(job.federation.owners):
         weights = dict(zip((v.name for v in voices), of["weight"][k].tolist(), strict=True))
         # Models learn quantities in standard deviations; errors in their own unit are what the page tells.
         unit = sd[k] if sd and metric.name in ("rmse", "mae") else 1.0

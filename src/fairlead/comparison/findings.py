@@ -32,6 +32,7 @@ from fairlead.metrics import (
 Kind = Literal["alone", "method", "pooled"]
 Array = NDArray[Any]
 BEST_ALONE = "best alone"  # the bar's name where folds have different ones
+IMPROVING = "still improving"  # so begins the note on a way whose training was cut short
 LEVEL = 0.95  # all intervals of one way to train hold together with this chance
 
 
@@ -119,6 +120,7 @@ def find(
         judged = [] if way.name == name else judge(paired(owners, way.answers, bar), metric, LEVEL, luck)
         found.append(finding(way, metric, judged))
     verdicts = {f.name: f.verdicts for f in found if f.kind == "method"}
+    improving = {f.name for f in found if any(note.startswith(IMPROVING) for note in f.notes)}
     return Findings(
         metric=metric.name,
         higher=metric.higher,
@@ -128,7 +130,7 @@ def find(
         why_bar=why,
         training=_training_of(verdicts),
         ways=found,
-        recommendation=recommend(verdicts, LEVEL) if verdicts else None,
+        recommendation=recommend(verdicts, LEVEL, improving, name in improving) if verdicts else None,
         by_run={way.name: _by_run(way, metric) for way in ways},
     )
 

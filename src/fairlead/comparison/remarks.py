@@ -27,7 +27,7 @@ def remarks(jobs: Sequence[Job], searched: bool = False) -> list[str]:
         said.append(f"clients failed on purpose: {experiment.faults}")
     if experiment.attack:
         federation, attack = jobs[0].federation, Attack.of(experiment.attack)
-        owners = federation.names or tuple(map(str, range(federation.clients)))
+        owners = federation.owners
         each = [", ".join(owners[k] for k in attack.hostile(len(owners), job.seed)) for job in jobs]
         said.append(f"attacked on purpose ({experiment.attack}); hostile: {'; '.join(dict.fromkeys(each))}")
     absent = sum(read_run_summary(job.folder)["left_out"] for job in jobs)
@@ -76,7 +76,7 @@ def _sample_privacy(job: Job, searched: bool) -> str:
             taken[at] = taken.get(at, 0) + rounds * steps(how, size)
         return sample_epsilon(noise, taken, delta)
 
-    owners = federation.names or tuple(map(str, range(federation.clients)))
+    owners = federation.owners
     try:
         found = [(spent(sizes[k], rounds[k]), owners[k]) for k in seen.tolist() if sizes[k] and rounds[k]]
     except InputError as error:

@@ -115,7 +115,7 @@ def gather(split: Split, ids: list[int], positions: Tensor, keys: Tensor) -> Ite
     real = positions >= 0
     counts = real.sum(2)  # (T, C)
     widths, samples = counts.amax(1).tolist(), counts.sum(1).tolist()
-    even = (counts == counts[:, :1]).all(1).tolist()
+    even, done = (counts == counts[:, :1]).all(1).tolist(), (counts == 0).any(1).tolist()
     # Padding repeats a sample of the client's own, if it has one: another's might be NaN, and 0 * NaN is NaN.
     index = (positions.clamp(min=0) + split.starts[ids][:, None]).clamp(max=len(split.y) - 1)
     weights = (real / counts.clamp(min=1)[..., None]).to(torch.get_default_dtype())
@@ -125,5 +125,6 @@ def gather(split: Split, ids: list[int], positions: Tensor, keys: Tensor) -> Ite
     for t, width in enumerate(widths):
         chosen = index[t, :, :width].reshape(-1)
         x, y = (d.index_select(0, chosen).view(len(ids), width, *d.shape[1:]) for d in (split.x, split.y))
-        weight, running = (None, None) if even[t] else (weights[t, :, :width], active[t])
+        weight = None if even[t] else weights[t, :, :width]
+        running = active[t] if done[t] and not even[t] else None
         yield Batch(x, y, keys[t], weight, running, samples=samples[t])

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from fairlead.core.batches import Batch
-from fairlead.core.targets import Criterion, absent
+from fairlead.core.targets import Criterion, absent, slope
 from fairlead.core.types import Named
 
 CLASS_WEIGHTS = "class weights"  # the name under which a loss is given what a sample of each class counts, (C, K)
@@ -79,6 +79,28 @@ class SampleLosses(NamedTuple):
             return torch.stack([self.criterion(*one) for one in zip(out, absent(y, real), strict=True)])
         return self.criterion(out.flatten(0, 1), y.flatten(0, 1)).view_as(real)
 
-    def mean(self, given: Named) -> MeanLoss:
+    def slope(self, out: Tensor, batch: Batch, given: Named, weight: Tensor) -> Tensor:
+        """The gradient in the outputs of the sum of so many times each sample's loss; `weight` is (B,)."""
+        if not self.compares:
+            by_class = weight * batch.by_label(given[CLASS_WEIGHTS]) if CLASS_WEIGHTS in given else weight
+            found = slope(self.criterion, out, batch.y, by_class)
+            if found is not None:
+                return found
+        with torch.enable_grad():
+            out = out.detach().requires_grad_()
+            (g,) = torch.autograd.grad(self(out, batch, given), out, weight)
+        return g
+
+    def mean(self, given: Named) -> PlainLoss:
         """The mean over a batch: what is trained where a method does not say otherwise."""
-        return MeanLoss(lambda module, batch, given: self(module(batch.x), batch, given), given, compares=self.compares)
+        return PlainLoss(self, given)
+
+
+class PlainLoss(MeanLoss):
+    """The mean of the run's loss: it sees the module's outputs for the batch and nothing else of the module."""
+
+    def __init__(self, losses: SampleLosses, given: Named) -> None:
+        super().__init__(
+            lambda module, batch, given: losses(module(batch.x), batch, given), given, compares=losses.compares
+        )
+        self.losses = losses

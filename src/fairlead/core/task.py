@@ -108,6 +108,10 @@ class Task:
         """Each client's own samples and labels, as views."""
         return (self._split(split).client(k) for k in self.ids)
 
+    def marks(self, split: SplitName = "train") -> Iterator[tuple[Tensor, Tensor]]:
+        """The row numbers and the groups of each client's own samples, on the host; empty where there are none."""
+        return (self._split(split).marks(k) for k in self.ids)
+
     def batches(self, how: Sgd | None = None) -> Iterator[Batch]:
         """The batches of local training; at every call with the same `how`, the same ones."""
         network = self._network

@@ -113,6 +113,16 @@ class Split:
         a, b = int(self.starts[k]), int(self.starts[k + 1])
         return self.x[a:b], self.y[a:b]
 
+    def marks(self, k: int) -> tuple[Tensor, Tensor]:
+        """The row numbers and the groups of client k's samples; empty where there are none."""
+        a, b = int(self.starts[k]), int(self.starts[k + 1])
+        return self.rows[a:b], self.groups[a:b]
+
+    def take(self, index: Tensor, starts: Tensor) -> Split:
+        """These samples with all that is known of them, of clients that own so many."""
+        rows, groups = (ids[index] if len(ids) else ids for ids in (self.rows, self.groups))
+        return Split(self.x[index], self.y[index], starts, rows, groups)
+
 
 class Target(NamedTuple):
     """What is to be predicted, and the unit it is in.
@@ -159,6 +169,11 @@ class Federation:
     def clients(self) -> int:
         """N."""
         return len(self.train.starts) - 1
+
+    @property
+    def owners(self) -> tuple[str, ...]:
+        """The clients' names, or their numbers."""
+        return self.names or tuple(map(str, range(self.clients)))
 
     def to(self, device: torch.device) -> Federation:
         """The same with all samples on a device."""

@@ -23,7 +23,7 @@ _FEW = 20  # rows, below which hardly anything can be said about an owner
 _EVENTS = 10  # below which hardly anything can be said about an owner's survival times
 _RARE = 0.05  # share of a class's rows
 _LOPSIDED = 0.9  # share of an owner's rows in one class
-_SURE = 0.99  # score by which a single column gives the label away
+_SURE = 0.98  # score by which a single column gives the label away
 _LOOK = 3000  # rows that are looked at for it
 _ENOUGH = 30  # rows without which nothing is said about it
 
@@ -222,14 +222,22 @@ def _giveaways(source: Source) -> list[str]:
     label = source.table.labels[0]
     kept = [column for column in source.table.columns if column.kept]
     codes, classes = source.raw.numpy()[rows], bool(source.classes)
-    scores = {kept[i].name: _alone(codes[:, i], y, classes) for i in np.flatnonzero(_orderly(codes, y, classes))}
+    found = {kept[i].name: _alone(codes[:, i], y, classes) for i in np.flatnonzero(_orderly(codes, y, classes))}
     measure = "balanced accuracy" if source.classes else "R2"
     return [
-        f"'{name}' alone predicts '{label}' almost without error ({measure} {score:.3f} in cross-validation): if it is "
-        f"made from '{label}' or only known after it, leave it out with --drop {name}; if it is known before, keep it"
-        for name, score in scores.items()
-        if score >= _SURE
+        f"'{name}' alone {_what(label, source.classes, score)} almost without error ({measure} {score.max():.3f} in "
+        f"cross-validation): if it is made from '{label}' or only known after it, leave it out with --drop {name}; if "
+        "it is known before, keep it"
+        for name, score in found.items()
+        if score.max() >= _SURE
     ]
+
+
+def _what(label: str, classes: Sequence[str], score: NDArray[np.float64]) -> str:
+    """What a column does by itself, by how well it tells each class from all others, or predicts a quantity."""
+    told = [f"'{classes[int(i)]}'" for i in np.flatnonzero(score >= _SURE)] if len(score) > 2 else []
+    some = 0 < len(told) < len(score)
+    return f"tells {_some(told)} from every other '{label}'" if some else f"predicts '{label}'"
 
 
 def _orderly(codes: NDArray[np.float64], y: NDArray[Any], classes: bool) -> NDArray[np.bool_]:
@@ -242,10 +250,14 @@ def _orderly(codes: NDArray[np.float64], y: NDArray[Any], classes: bool) -> NDAr
     return np.asarray(changes < by_chance / 2)
 
 
-def _alone(values: NDArray[np.float64], y: NDArray[Any], classes: bool) -> float:
-    """How well a small tree predicts from one column, on rows it has not seen."""
+def _alone(values: NDArray[np.float64], y: NDArray[Any], classes: bool) -> NDArray[np.float64]:
+    """How well a small tree predicts from one column, on rows it has not seen.
+
+    For classes the balanced accuracy with which each is told from all others: a column that is made from the label may
+    know one class and not the rest. A class of fewer than three rows has 0.
+    """
     # Here, since it takes a second to import, and whoever imports fairlead would wait for it.
-    from sklearn.metrics import balanced_accuracy_score, r2_score
+    from sklearn.metrics import r2_score
     from sklearn.model_selection import KFold, StratifiedKFold
     from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
 
@@ -255,17 +267,29 @@ def _alone(values: NDArray[np.float64], y: NDArray[Any], classes: bool) -> float
         known = counts[y] >= 3
         x, y = x[known], y[known]
         if len(np.unique(y)) < 2:
-            return 0.0
+            return np.zeros(1)
         tree: Any = DecisionTreeClassifier(max_leaf_nodes=max(8, 2 * len(counts)), random_state=0)
-        folds, score = StratifiedKFold(3), balanced_accuracy_score
+        folds: Any = StratifiedKFold(3)
+
+        def score(y: NDArray[Any], guessed: NDArray[Any]) -> NDArray[np.float64]:
+            table = np.zeros((len(counts), len(counts)))
+            np.add.at(table, (y, guessed), 1)
+            right, of, said = table.diagonal(), table.sum(1), table.sum(0)
+            others = len(y) - of
+            found = (right / np.maximum(of, 1) + (others - said + right) / np.maximum(others, 1)) / 2
+            return np.where(of > 0, found, 0.0)
     else:
-        tree, folds, score = DecisionTreeRegressor(min_samples_leaf=3, random_state=0), KFold(3), r2_score
+        tree, folds = DecisionTreeRegressor(min_samples_leaf=3, random_state=0), KFold(3)
+
+        def score(y: NDArray[Any], guessed: NDArray[Any]) -> NDArray[np.float64]:
+            return np.array([r2_score(y, guessed)])
+
     found = []
     for train, test in folds.split(x, y):
-        found.append(float(score(y[test], tree.fit(x[train], y[train]).predict(x[test]))))
-        if found[-1] < _SURE - 0.03:
+        found.append(score(y[test], tree.fit(x[train], y[train]).predict(x[test])))
+        if found[-1].max() < _SURE - 0.03:
             break  # most columns are far from it, and one look tells
-    return float(np.mean(found))
+    return np.asarray(np.mean(found, axis=0))
 
 
 def _count(n: int, one: str, more: str) -> str:

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -41,7 +41,7 @@ from fairlead.functional.gains import FAR, GRID, CommonGain, chance_positive, co
 from fairlead.functional.stacking import Terms, newton_step, stack_terms, stack_weights, voice_outputs, weighed
 from fairlead.methods.local import local
 from fairlead.metrics import Metric
-from fairlead.metrics.evidence import Ratio, training_shares
+from fairlead.metrics.evidence import Ratio, by_group, training_shares
 
 HALVES = 2
 ROUNDS = 9  # the weights settle in all but the last; in that one gains are compared
@@ -202,28 +202,27 @@ def rows_together(voices: Sequence[tuple[Layout, Tensor]], weigh: Tensor, layout
     return out
 
 
-def part_of(rows: int, parts: int) -> Tensor:
-    """The part of each row in the order of the samples: parts one after another, as equal as they can be.
+class Said(NamedTuple):
+    """What the voices say of a client's rows, in the order of its parts."""
 
-    >>> part_of(7, 3).tolist()
-    [0, 0, 0, 1, 1, 2, 2]
-    """
-    sizes = [rows // parts + (j < rows % parts) for j in range(parts)]
-    return torch.repeat_interleave(torch.arange(parts), torch.tensor(sizes))
+    z: Tensor  # (n, M, K)
+    y: Tensor
+    part: Tensor  # (n,) that each row belongs to
+    group: Tensor  # (n,) whom it is about; the rows of one are in one part. Empty: each is about somebody else
 
 
-def apart(samples: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
-    """A client's samples and targets by parts, and those by halves."""
-    z, y = samples
-    n = len(z) // 2
-    return z[:n], y[:n], (z[n:], y[n:])
+def apart(task: Task) -> Iterator[tuple[Said, Said]]:
+    """What was said of each client's rows by parts, and by halves."""
+    for (z, y), (part, group) in zip(task.data(), task.marks(), strict=True):
+        n, part = len(z) // 2, part.to(z.device)
+        yield Said(z[:n], y[:n], part[:n], group[:n]), Said(z[n:], y[n:], part[n:], group[n:])
 
 
 class Measured(NamedTuple):
     """How much better than LOCAL a candidate is on one client's rows."""
 
     gain: float
-    rows: float  # that decide, 0 where nothing is known
+    rows: float  # that decide, or groups of them; 0 where nothing is known
     variance: float  # of a row's difference
     ratio: float  # how much parts differ, as a multiple of what rows explain: training luck
     size: float  # rows in a part, 0 where parts say nothing
@@ -246,15 +245,21 @@ class Chosen(NamedTuple):
 STAY = Chosen(0, False, 1.0, 0.0)
 
 
-def measured(y: Tensor, outputs: Tensor, alone: Tensor, parts: Tensor, metric: Metric) -> Measured:
-    """Paired differences on the same rows; nothing where the metric has no value on them."""
-    truth, a, b, part = (on_host(x).numpy() for x in (y, outputs, alone, parts))
+def measured(said: Said, outputs: Tensor, metric: Metric) -> Measured:
+    """Paired differences to LOCAL on the same rows; nothing where the metric has no value on them.
+
+    Where rows are about the same, a patient say, it is these groups that are counted and vary.
+    """
+    truth, a, b, part = (on_host(x).numpy() for x in (said.y, outputs, said.z[:, 0], said.part))
     if metric.target == "quantity":
         truth, a, b = truth.reshape(len(truth)), a.reshape(len(a)), b.reshape(len(b))
     if len(truth) < 2 or metric.check(truth, a.astype(np.float64), part):
         return NOTHING
     ours, theirs = (metric.over_folds(truth, x.astype(np.float64), part) for x in (a, b))
     difference = (ours.rows - theirs.rows) * (1 if metric.higher else -1)
+    if len(said.group):
+        difference, first = by_group(difference, said.group.numpy())
+        part = part[first]
     n, d = len(difference), float(difference.mean())
     spread = float(difference.var())
     means = np.array([difference[part == j].mean() if (part == j).any() else d for j in range(int(part.max()) + 1)])
@@ -293,58 +298,55 @@ class Deciding:
 
     def client(self, state: Named, message: Named, task: Task) -> tuple[Named, Named]:
         replies: list[Named] = []
-        for i, (z, y, fewer) in enumerate(map(apart, task.data())):
-            s = row(message["s"], i)
-            terms = stack_terms(z[None], y[None], z.new_ones(1, len(z)), s[None], self.kind)
+        for i, (said, fewer) in enumerate(apart(task)):
+            s, z = row(message["s"], i), said.z
+            terms = stack_terms(z[None], said.y[None], z.new_ones(1, len(z)), s[None], self.kind)
             told = [NOTHING] * len(self.decision.candidates)
             if task.round >= ROUNDS and sound(z):
-                told = self.gains(z, y, *self.weights(z, y, s), fewer)
+                told = self.gains(said, *self.weights(said, s), fewer)
             replies.append(
                 {"loss": terms.loss[:, None], "slope": terms.slope, "curve": terms.curve.flatten(1)}
                 | {f: z.new_tensor([[getattr(m, f) for m in told]]) for f in Measured._fields}
             )
         return {}, {name: torch.cat([reply[name] for reply in replies]) for name in replies[0]}
 
-    def weights(self, z: Tensor, y: Tensor, s: Tensor) -> tuple[Tensor, Tensor]:
+    def weights(self, said: Said, s: Tensor) -> tuple[Tensor, Tensor]:
         """A client's own weights (M,), and for every part those found without it, (J, M)."""
-        count = self.decision.parts
-        others = part_of(len(z), count).to(z.device) != torch.arange(count, device=z.device)[:, None]
-        rows = torch.cat([torch.ones_like(others[:1]), others]).to(z)
-        z, y = (x.expand(len(rows), *x.shape) for x in (z, y))
+        others = said.part != torch.arange(self.decision.parts, device=said.part.device)[:, None]
+        rows = torch.cat([torch.ones_like(others[:1]), others]).to(said.z)
+        z, y = (x.expand(len(rows), *x.shape) for x in (said.z, said.y))
         found = stack_weights(z, y, rows, self.kind, s[None], self.decision.strength)
         return found[0], found[1:]
 
-    def gains(self, z: Tensor, y: Tensor, s_k: Tensor, crossed: Tensor, fewer: tuple[Tensor, Tensor]) -> list[Measured]:
+    def gains(self, said: Said, s_k: Tensor, crossed: Tensor, fewer: Said) -> list[Measured]:
         """How much better than LOCAL each candidate is; the stack of a row by weights found without the row's part."""
-        parts = part_of(len(z), self.decision.parts).to(z.device)
-        told = self._measured(z, y, crossed[parts], parts)
-        if not sound(fewer[0]):
+        told = self._measured(said, crossed[said.part])
+        if not sound(fewer.z):
             return told
-        half = part_of(len(fewer[0]), HALVES).to(z.device)
-        before = self._measured(*fewer, s_k.expand(len(half), -1), half)
+        before = self._measured(fewer, s_k.expand(len(fewer.z), -1))
         known = [m.rows > 0 and b.rows > 0 for m, b in zip(told, before, strict=True)]
         halved = [m._replace(fall=b.gain - m.gain, halved=b.rows) for m, b in zip(told, before, strict=True)]
         return [h if yes else m for m, h, yes in zip(told, halved, known, strict=True)]
 
-    def _measured(self, z: Tensor, y: Tensor, weights: Tensor, parts: Tensor) -> list[Measured]:
-        said = {name: z[:, m] for m, name in enumerate(self.decision.voices)}
+    def _measured(self, said: Said, weights: Tensor) -> list[Measured]:
+        outputs = {name: said.z[:, m] for m, name in enumerate(self.decision.voices)}
         # A candidate of the very name of a voice is that voice; "stack" is no method's name.
-        said["stack"] = (z * weights[..., None]).sum(1)
-        return [measured(y, said[name], z[:, 0], parts, self.metric) for name in self.decision.candidates]
+        outputs["stack"] = (said.z * weights[..., None]).sum(1)
+        return [measured(said, outputs[name], self.metric) for name in self.decision.candidates]
 
     def personal(self, state: Named, message: Named, task: Task) -> Tensor:
         rows = []
-        for i, (z, y, fewer) in enumerate(map(apart, task.data())):
-            s_k, crossed = self.weights(z, y, row(message["s"], i))
+        for i, (said, fewer) in enumerate(apart(task)):
+            s_k, crossed = self.weights(said, row(message["s"], i))
             told = [NOTHING] * len(self.decision.candidates)
-            if sound(z):
-                told = self.gains(z, y, s_k, crossed, fewer)
+            if sound(said.z):
+                told = self.gains(said, s_k, crossed, fewer)
             # Who has no rows follows the others; who has a voice that says no numbers stays alone.
-            usable = bool(z.isfinite().all())
+            usable = bool(said.z.isfinite().all())
             shared = {n: row(message[n], i) for n in (*SHARED, *COMMON)}
             chosen = self.choose(told, shared) if usable else STAY
-            said = z.new_tensor([chosen.worse, chosen.gain, 1.0 if self.kind == "class" else 0.0])
-            rows.append(torch.cat([self.deployed(chosen, s_k), said]))
+            known = said.z.new_tensor([chosen.worse, chosen.gain, 1.0 if self.kind == "class" else 0.0])
+            rows.append(torch.cat([self.deployed(chosen, s_k), known]))
         return torch.stack(rows)
 
     def choose(self, told: list[Measured], message: Named) -> Chosen:

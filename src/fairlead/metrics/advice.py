@@ -10,7 +10,8 @@ judged anew, corrected over owners and methods together, and may be less sure th
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -118,8 +119,17 @@ class _Judged:
         return told_gain(v.unit, v.gain or 0.0, c.lower, c.upper) if c else v.why
 
 
-def recommend(verdicts: dict[str, list[OwnerVerdict]], level: float = 0.95) -> Recommendation:
-    """Advice from the verdicts of every method, the control left out; the same owners in the same order."""
+def recommend(
+    verdicts: dict[str, list[OwnerVerdict]],
+    level: float = 0.95,
+    improving: Collection[str] = (),
+    alone_improving: bool = False,
+) -> Recommendation:
+    """Advice from the verdicts of every method, the control left out; the same owners in the same order.
+
+    `improving` names the methods whose training ended while they were still getting better, and `alone_improving` says
+    that training alone did: what is said against them may not last, and says so.
+    """
     require(len(verdicts) > 0, "recommend: got no method; give the verdicts of at least one")
     owners = [v.owner for v in next(iter(verdicts.values()))]
     for method, own in verdicts.items():
@@ -137,7 +147,25 @@ def recommend(verdicts: dict[str, list[OwnerVerdict]], level: float = 0.95) -> R
     advice = tuple(_advise(o, {m: own[k] for m, own in table.items()}, claim) for k, o in enumerate(owners))
     means = mean_gains(verdicts, level)
     effects = [_Effects(m, own, means.get(m)) for m, own in table.items()]
-    return Recommendation(advice, _federation(effects, advice), level, means)
+    lost = {o: [m for m, own in table.items() if own[k].harmed and m in improving] for k, o in enumerate(owners)}
+    advice = tuple(
+        replace(one, why=one.why + _early(one.action == "join" and alone_improving, lost[one.owner])) for one in advice
+    )
+    all_of_them = _federation(effects, advice)
+    against = [one.method for one in effects if one.method in improving and one.loses]
+    all_of_them = replace(
+        all_of_them, why=all_of_them.why + _early(all_of_them.better > 0 and alone_improving, against)
+    )
+    return Recommendation(advice, all_of_them, level, means)
+
+
+def _early(alone: bool, methods: Sequence[str]) -> str:
+    """What may not last: a gain over training alone, or the harm of methods, that were still getting better."""
+    said = " Training alone was still improving at its last round, so that more of it may change this." if alone else ""
+    if methods:
+        were = f"{', '.join(methods)} {'was' if len(methods) == 1 else 'were'}"
+        said += f" {were} still improving at the last round, so that more training may change this."
+    return said
 
 
 def mean_gains(verdicts: dict[str, list[OwnerVerdict]], level: float = 0.95) -> dict[str, MeanGain]:
@@ -230,6 +258,11 @@ class _Effects:
     @property
     def gain(self) -> float:
         return float(np.mean([j.verdict.gain for j in self.judged if j.verdict.gain is not None]))
+
+    @property
+    def loses(self) -> bool:
+        """Whether it is said to harm: an owner, or all of them on average."""
+        return bool(self.worse) or (self.mean is not None and self.mean.sure and self.gain < 0)
 
     @property
     def learned(self) -> bool:

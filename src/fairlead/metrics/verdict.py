@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fairlead.core.errors import require
-from fairlead.metrics.evidence import Corrected, Evidence, Ratio, correct, training_shares
+from fairlead.metrics.evidence import Corrected, Evidence, Ratio, by_group, correct, overlap, training_shares
 from fairlead.metrics.measures import Metric
 
 Floats = NDArray[np.float64]
@@ -181,29 +181,14 @@ def _table(pairs: OwnerPairs, metric: Metric) -> _Table | str:
         parts = [metric.over_folds(y, outputs, fold) for outputs in (method, control, _constant(y, control))]
         difference = (parts[0].rows - parts[1].rows) * (1 if metric.higher else -1)
         if groups is not None:
-            difference, fold = _by_group(difference, fold, groups)
+            difference, first = by_group(difference, groups)
+            fold = fold[first]
         rows.append(difference)
         folds.append(fold)
         scores.append([float(p.rows.mean()) for p in parts])
         weight, scale = parts[0].weight, scale + float(np.abs(parts[1].rows).mean()) / len(repeats)
     means = np.mean(scores, axis=0)
     return _Table(np.array(rows), np.array(folds), weight, (means[0], means[1], means[2]), scale, groups is not None)
-
-
-def _by_group(rows: Floats, folds: NDArray[np.int64], groups: NDArray[np.generic]) -> tuple[Floats, NDArray[np.int64]]:
-    """One difference for each group of rows that are about the same, and its fold.
-
-    The mean over groups is the mean over rows. The spread of its terms is that of the groups' sums about it, so that
-    rows of one patient, which are right or wrong together, do not count as so many patients.
-
-    >>> values, _ = _by_group(np.array([1.0, 1.0, 0.0]), np.zeros(3, dtype=np.int64), np.array([7, 7, 9]))
-    >>> round(float(values.mean()), 3), values.round(3).tolist()
-    (0.667, [1.111, 0.222])
-    """
-    _, first, group = np.unique(groups, return_index=True, return_inverse=True)
-    mean = rows.mean()
-    sums = np.bincount(group, rows - mean)
-    return np.asarray(mean + sums * len(sums) / len(rows), dtype=np.float64), folds[first]
 
 
 def _joined(
@@ -257,7 +242,7 @@ def _evidence(tables: dict[str, _Table], twins: dict[str, _Table], metric: Metri
     for k, t in enumerate(tables.values()):
         n, mean = t.rows.shape[1], t.rows.mean(0)
         scale = _scale(own[k], paired[k], mean)
-        factor = scale * _overlap(t)
+        factor = scale * overlap(len(t.rows), len(np.unique(t.folds[0])) if t.folded else 1)
         step, jump = _sizes(mean, metric, t)
         found.append(
             Evidence(
@@ -355,19 +340,6 @@ def _twin_ratio(t: _Table) -> _Runs | None:
 def _fold_means(rows: Floats, folds: NDArray[np.int64]) -> Floats:
     _, group, counts = np.unique(folds, return_inverse=True, return_counts=True)
     return np.asarray((np.bincount(group, rows) / counts)[group], dtype=np.float64)
-
-
-def _overlap(t: _Table) -> float:
-    """The variance of the mean over runs as a share of one run's.
-
-    Of K folds 1 / (K - 1) and not 1 / K, since they have most train rows in common; docs/verdict.md has a check. Nadeau
-    and Bengio's correction, 1 / K + 1 / (K - 1), is meant for the test rows' part too, which is known better here.
-    """
-    repeats = len(t.rows)
-    if not t.folded:
-        return 1 / repeats
-    k = len(np.unique(t.folds[0]))
-    return (1 / repeats + 1 / (k - 1)) / k
 
 
 def _source(tables: Collection[_Table], twins: dict[str, _Table]) -> str:

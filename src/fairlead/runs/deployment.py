@@ -118,7 +118,7 @@ def describe(
         classes=federation.classes,
         labels=federation.target.names,
         column=column,
-        owners=federation.names or tuple(map(str, range(federation.clients))),
+        owners=federation.owners,
         train_rows=tuple(federation.train.sizes.tolist()),
         mean=federation.target.mean,
         sd=federation.target.sd,

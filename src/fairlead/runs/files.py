@@ -69,6 +69,11 @@ def table_parts(folder: Path) -> list[Path]:
     return sorted(folder.glob("*.parquet"))
 
 
+def last_round(folder: Path) -> int:
+    """The last round that a table which grows has rows of, 0 where it has none yet; asks no file for its content."""
+    return max((int(path.stem.partition("-")[0]) for path in folder.glob("*.parquet")), default=0)
+
+
 def read_part(path: Path) -> pa.Table:
     """One file of a table that grows; one whose bits are not those that were written is refused."""
     try:

@@ -104,11 +104,14 @@ class StackedLinear(nn.Module):
         """Samples of all clients in, (C * B, ..., in), and out, (C * B, ..., out)."""
         mine = x.reshape(len(self.weight), -1, x.shape[-1])
         recorded = self.recorder.wants(self.weight)
-        weight = (self.weight.detach() if recorded else self.weight).mT
-        out = torch.bmm(mine, weight) if self.bias is None else torch.baddbmm(self.bias[:, None], mine, weight)
+        out = self.product(mine, self.weight.detach() if recorded else self.weight)
         if recorded:
             out = self.recorder.record(self.weight, mine, out)
         return out.view(*x.shape[:-1], out.shape[-1])
+
+    def product(self, x: Tensor, weight: Tensor) -> Tensor:
+        """Each client's samples times its own weight, plus its bias, (C, B, in) -> (C, B, out)."""
+        return torch.bmm(x, weight.mT) if self.bias is None else torch.baddbmm(self.bias[:, None], x, weight.mT)
 
 
 class TensorGradient(NamedTuple):

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from fairlead.core.batches import Batch
 from fairlead.core.dropout import KeyedDropout, replace_layers
+from fairlead.core.fast.chain import chain_of
 from fairlead.core.fast.recorded import (
     CallRecorder,
     LinearCall,
@@ -27,7 +28,7 @@ from fairlead.core.fast.views import Views, place_of, set_mode
 from fairlead.core.features import BodyAndHead
 from fairlead.core.gradient import Output
 from fairlead.core.layout import Layout
-from fairlead.core.loss import MeanLoss
+from fairlead.core.loss import MeanLoss, PlainLoss
 
 # Exact types: a subclass may compute something else.
 CONTAINERS = {nn.Sequential, BodyAndHead}
@@ -55,6 +56,7 @@ class Stack:
 
         self.module = replace_layers(copy.deepcopy(module), per_client).train()
         self._layout, self._recorder, self._views = layout, recorder, views
+        self._chain = chain_of(self.module)
         self._dropouts = [m for m in self.module.modules() if isinstance(m, KeyedDropout)]
         self._bound: tuple[object, ...] = ()  # of which rows the tensors are views, and which of these learn
         self._leaves: list[Tensor] = []
@@ -68,6 +70,11 @@ class Stack:
         weight = None if batch.weight is None else batch.weight.flatten()
         everybody = Batch(batch.x.flatten(0, 1), batch.y.flatten(0, 1), batch.key, weight, clients=clients)
         given = {n: g.expand(clients, *g.shape[1:]) for n, g in loss.given.items()}
+        if self._chain is not None and isinstance(loss, PlainLoss) and (batch.x.ndim == 3 or self._chain.flattens):
+            samples = batch.y.shape[1]
+            share = rows.new_full((clients * samples,), 1 / samples) if weight is None else weight.to(rows.dtype)
+            found = self._chain.gradient(batch.x, leaves, lambda out: loss.losses.slope(out, everybody, given, share))
+            return RecordedGradient(found, partial(self._views.of, names))
         calls: list[LinearCall] = []
         with torch.enable_grad(), self._recorder.recording(calls):
             values = loss.function(set_mode(self.module, training=True), everybody, given).view(batch.y.shape[:2])

@@ -23,7 +23,7 @@ from fairlead.machines.flower.write import read_config
 from fairlead.machines.places import data_of
 from fairlead.machines.site import VERDICT
 from fairlead.machines.study import Study
-from fairlead.runs.files import read_json, read_table
+from fairlead.runs.files import last_round, read_json
 
 HOST = "127.0.0.1"
 START_SECONDS = 90.0
@@ -218,7 +218,7 @@ def progress_of(out: Path, study: Study) -> str:
     """How far a study is, in words."""
     rounds = {run.name: study.rounds(run) for run in study.runs} if study.effort is None else {}
     tables = sorted((out / "runs").glob("*/rounds.parquet"), key=lambda p: p.stat().st_mtime)
-    done = [(path.parent.name, max(read_table(path)["round"], default=0)) for path in tables]
+    done = [(path.parent.name, last_round(path)) for path in tables]
     if not done:
         return "the sites agree on columns and classes"
     name, round = done[-1]

@@ -1,0 +1,67 @@
+"""The commands of docs/from-laptop-to-hospitals.md, as they stand there but for the ports."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from fairlead.runs.files import read_json
+
+PAGE = Path(__file__).parents[2] / "docs" / "from-laptop-to-hospitals.md"
+TRY_OUT, BETWEEN = "2. A try-out with a process for each hospital", "3. Between machines"
+READY = """
+python - <<'PY'
+import ssl, time, urllib.request
+trusted = ssl.create_default_context(cafile="keys/ca.pem")
+for _ in range(300):
+    try:
+        urllib.request.urlopen("https://127.0.0.1:8443/health", context=trusted)
+        break
+    except OSError:
+        time.sleep(0.3)
+PY
+"""
+
+
+def blocks() -> list[tuple[str, str]]:
+    """The page's sections and their commands, in order."""
+    found = []
+    for section in re.split(r"^## ", PAGE.read_text(), flags=re.MULTILINE)[1:]:
+        for language, block in re.findall(r"^```(sh|python)\n(.*?)^```$", section, re.MULTILINE | re.DOTALL):
+            text = block if language == "sh" else f"python - <<'PY'\n{block}PY\n"
+            found.append((section.splitlines()[0], text))
+    return found
+
+
+def run(commands: list[str], folder: Path) -> str:
+    """Run them one after another in a folder; whoever types them waits until the SuperLink is there."""
+    # Here, since pytest looks for examples in every file, and Flower is not everywhere.
+    from fairlead.machines.flower.tryout import free_port
+
+    lines = ["set -euo pipefail", "trap 'kill $(jobs -p) 2>/dev/null || true' EXIT"]
+    for command in commands:
+        lines += [command, READY] if "flower-superlink" in command else [command]
+    text = "\n".join(lines)
+    for port in ("8443", "9101", "9102", "9103", "9104"):
+        text = text.replace(port, str(free_port()))
+    (folder / "page.sh").write_text(text)
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    quiet = {"FLWR_HOME": str(folder / "home"), "FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
+    with (folder / "said.txt").open("wb") as said:
+        done = subprocess.run(
+            ["bash", "page.sh"],
+            cwd=folder,
+            env={**os.environ, **quiet, "PATH": path},
+            stdout=said,
+            stderr=said,
+            timeout=1800,
+            check=False,
+        )
+    for worker in folder.glob("state/*/worker.json"):
+        os.kill(read_json(worker)["pid"], 9)
+    found = (folder / "said.txt").read_text(errors="replace")
+    assert done.returncode == 0, found[-3000:]
+    return found
