@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
+from fairlead.machines.places import free_port
 from fairlead.runs.files import read_json
 
 PAGE = Path(__file__).parents[2] / "docs" / "from-laptop-to-hospitals.md"
@@ -16,11 +19,13 @@ READY = """
 python - <<'PY'
 import ssl, time, urllib.request
 trusted = ssl.create_default_context(cafile="keys/ca.pem")
-for _ in range(300):
+end = time.monotonic() + 300
+while True:
     try:
-        urllib.request.urlopen("https://127.0.0.1:8443/health", context=trusted)
+        urllib.request.urlopen("https://127.0.0.1:8443/health", context=trusted, timeout=30)
         break
     except OSError:
+        assert time.monotonic() < end, "the SuperLink did not start"
         time.sleep(0.3)
 PY
 """
@@ -38,30 +43,34 @@ def blocks() -> list[tuple[str, str]]:
 
 def run(commands: list[str], folder: Path) -> str:
     """Run them one after another in a folder; whoever types them waits until the SuperLink is there."""
-    # Here, since pytest looks for examples in every file, and Flower is not everywhere.
-    from fairlead.machines.flower.tryout import free_port
-
     lines = ["set -euo pipefail", "trap 'kill $(jobs -p) 2>/dev/null || true' EXIT"]
     for command in commands:
         lines += [command, READY] if "flower-superlink" in command else [command]
     text = "\n".join(lines)
-    for port in ("8443", "9101", "9102", "9103", "9104"):
-        text = text.replace(port, str(free_port()))
+    ports = {port: str(free_port()) for port in ("8443", "9101", "9102", "9103", "9104")}
+    text = re.sub(rf"\b({'|'.join(ports)})\b", lambda found: ports[found[0]], text)
     (folder / "page.sh").write_text(text)
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     quiet = {"FLWR_HOME": str(folder / "home"), "FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
     with (folder / "said.txt").open("wb") as said:
-        done = subprocess.run(
+        running = subprocess.Popen(
             ["bash", "page.sh"],
             cwd=folder,
             env={**os.environ, **quiet, "PATH": path},
+            stdin=subprocess.DEVNULL,
             stdout=said,
             stderr=said,
-            timeout=1800,
-            check=False,
+            start_new_session=True,
         )
-    for worker in folder.glob("state/*/worker.json"):
-        os.kill(read_json(worker)["pid"], 9)
+        try:
+            code = running.wait(1800)
+        finally:  # whatever is left of them
+            with suppress(ProcessLookupError):
+                os.killpg(running.pid, signal.SIGKILL)
+            running.wait()
+            for worker in folder.glob("state/*/worker.json"):
+                with suppress(ProcessLookupError):
+                    os.kill(read_json(worker)["pid"], signal.SIGKILL)
     found = (folder / "said.txt").read_text(errors="replace")
-    assert done.returncode == 0, found[-3000:]
+    assert code == 0, found[-3000:]
     return found

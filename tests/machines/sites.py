@@ -50,7 +50,7 @@ def write_images(folder: Path, **classes: str) -> list[str]:
     return sorted(classes)
 
 
-def until(what: Callable[[], bool], seconds: float = 120.0) -> None:
+def until(what: Callable[[], bool], seconds: float = 600.0) -> None:
     end = time.monotonic() + seconds
     while not what():
         assert time.monotonic() < end, "it did not happen in time"

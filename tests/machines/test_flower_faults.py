@@ -42,29 +42,38 @@ def ask(node, question, data):
     if key == ("train", 3) and second:
         start = 8 + int.from_bytes(found[:8], "little")
         return found[:start] + b"\\xff" * (len(found) - start)
-    if key == ("train", 4) and second:
-        time.sleep(30)
+    rounds, back = Path(OUT) / "runs" / "fedora-seed0" / "rounds.parquet", Path(OUT) / "flower" / "sites" / SITES[2]
+    if key == ("train", 4) and second:  # too late: the others have gone on
+        wait_until(lambda: any(rounds.glob("000000004-*")))
+    if key == ("train", 10):  # so that the third, which was killed, is back before the last round
+        wait_until((back / "worker.json").exists)
     return found
+
+
+def wait_until(what):
+    while not what():
+        time.sleep(0.2)
 """
 
 
 def test_a_round_goes_on_whatever_a_site_does(tmp_path: Path) -> None:
     data = three_sites(tmp_path / "data")
-    settings = SETTINGS | {"rounds": 12, "evaluate_every": 12}
+    settings = SETTINGS | {"rounds": 11, "evaluate_every": 11}
     study = Study(tuple(p.stem for p in data.glob("*.csv")), ("fedora",), settings)
     write_app(tmp_path / "app", study, tmp_path / "elsewhere", insecure=True)
-    client = tmp_path / "app" / "fairlead_study" / "client_app.py"
-    client.write_text(client.read_text() + SPOIL.replace("SITES", repr(study.sites)))
+    client, out, run = tmp_path / "app" / "fairlead_study" / "client_app.py", tmp_path / "out", "fedora-seed0"
+    client.write_text(client.read_text() + SPOIL.replace("SITES", repr(study.sites)).replace("OUT", repr(str(out))))
     project = tmp_path / "app" / "pyproject.toml"
     project.write_text(project.read_text().replace("grace-seconds = 20", "grace-seconds = 12"))
-    out, run = tmp_path / "out", "fedora-seed0"
     with Tryout(out, insecure=True) as tried:
         started(tried, study, data)
         tried.run(tmp_path / "app")
         until(lambda: rounds_done(out, run) >= 5, MOST_SECONDS)
         victim = study.sites[2]
+        worker = tried.home / "sites" / victim / "worker.json"
         tried.end(victim, signal.SIGKILL)
-        os.kill(int(read_json(tried.home / "sites" / victim / "worker.json")["pid"]), signal.SIGKILL)
+        os.kill(int(read_json(worker)["pid"]), signal.SIGKILL)
+        worker.unlink()
         killed = rounds_done(out, run)
         until(lambda: rounds_done(out, run) >= killed + 2)
         tried.add(victim, data / f"{victim}.csv")

@@ -24,6 +24,7 @@ from fairlead.clients import Clients, InProcess, Sharded, engine
 from fairlead.clients import shards as engine_of_ray
 from fairlead.core import EngineError, Federation, Plan, Training
 from fairlead.data import scenario
+from fairlead.machines.places import free_port
 from fairlead.models import build
 from fairlead.runs.files import read_json, read_table
 
@@ -48,9 +49,7 @@ def test_an_address_without_a_cluster_is_refused() -> None:
 @pytest.fixture(scope="module")
 def two_nodes() -> Iterator[str]:
     """The address of a cluster of two nodes with a core each, on loopback."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
+    address = f"127.0.0.1:{free_port()}"
     roles = (["--head", "--port", address.partition(":")[2], "--include-dashboard=false"], ["--address", address])
     command = [
         str(Path(sys.executable).parent / "ray"),
@@ -66,7 +65,7 @@ def two_nodes() -> Iterator[str]:
             nodes.append(subprocess.Popen([*command, *role, "--disable-usage-stats"], **quiet))
             until(lambda: answers(address), "the first node did not start")
         time.sleep(5)  # it answers before it can be asked for anything
-        engine_of_ray.connected(address)
+        until(lambda: connects(address), "the first node cannot be asked")
         until(lambda: ray.cluster_resources().get("CPU") == 2, "the second node did not come")
         yield address
     finally:
@@ -76,11 +75,19 @@ def two_nodes() -> Iterator[str]:
             node.wait()
 
 
-def until(what: Callable[[], bool], else_say: str, seconds: float = 120.0) -> None:
+def until(what: Callable[[], bool], else_say: str, seconds: float = 300.0) -> None:
     end = time.monotonic() + seconds
     while not what():
         assert time.monotonic() < end, else_say
         time.sleep(0.5)
+
+
+def connects(address: str) -> bool:
+    try:
+        engine_of_ray.connected(address)
+    except EngineError:
+        return False
+    return True
 
 
 def answers(address: str) -> bool:

@@ -1,11 +1,16 @@
-"""Where the data of sites lie, when all of them are tried on one machine."""
+"""Where the data of sites lie and where they listen, when all of them are tried on one machine."""
 
 from __future__ import annotations
 
+import random
+import socket
+from contextlib import suppress
 from pathlib import Path
 
 from fairlead.core import DataError
 from fairlead.data.files import is_table
+
+HOST = "127.0.0.1"
 
 
 def data_of(folder: Path, site: str) -> Path:
@@ -15,3 +20,15 @@ def data_of(folder: Path, site: str) -> Path:
         what = " and ".join(p.name for p in found) or "nothing"
         raise DataError(f"{folder} has {what} for the site '{site}'; expected one table {site}.csv, or a folder {site}")
     return found[0].resolve()
+
+
+def free_port() -> int:
+    """A port of loopback at which nobody listens.
+
+    It is taken a while later, so it is none of those that systems give to connections (32768 and above).
+    """
+    while True:
+        port = random.SystemRandom().randrange(20_000, 32_000)
+        with socket.socket() as tried, suppress(OSError):
+            tried.bind((HOST, port))
+            return port

@@ -14,6 +14,7 @@ import secrets
 import sys
 import threading
 import time
+from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, Listener
 from pathlib import Path
 
@@ -53,7 +54,7 @@ def _answer(listener: Listener, folder: Path, idle: float) -> None:
             with listener.accept() as asking:
                 last[0] = float("inf")  # at work
                 _answer_one(asking, sites, folder)
-        except (OSError, EOFError, ValueError) as error:  # the asker is gone, or has not the key
+        except (OSError, EOFError, ValueError, AuthenticationError) as error:  # the asker is gone, or has not the key
             logger.warning("a question was not answered: %s", error)
         finally:
             last[0] = time.monotonic()
@@ -74,6 +75,7 @@ def _answer_one(asking: Connection, sites: dict[tuple[str, str], Site], folder: 
 def _end_when_idle(last: list[float], idle: float, folder: Path) -> None:
     while time.monotonic() - last[0] < idle and folder.is_dir():
         time.sleep(min(1.0, idle / 10))
+    (folder / LISTENS).unlink(missing_ok=True)  # its number may soon be another process's
     os._exit(0)
 
 

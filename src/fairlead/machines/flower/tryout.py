@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -20,13 +19,12 @@ from types import TracebackType
 from fairlead.core import EngineError, require
 from fairlead.machines.flower.keys import write_certificates, write_key
 from fairlead.machines.flower.write import read_config
-from fairlead.machines.places import data_of
+from fairlead.machines.places import HOST, data_of, free_port
 from fairlead.machines.site import VERDICT
 from fairlead.machines.study import Study
 from fairlead.runs.files import last_round, read_json
 
-HOST = "127.0.0.1"
-START_SECONDS = 90.0
+START_SECONDS = 300.0  # a SuperLink on a busy machine; one that has ended is not waited for
 FLWR_SECONDS = 300.0
 SAY_SECONDS = 10.0
 ASK_SECONDS = 10.0
@@ -226,13 +224,6 @@ def progress_of(out: Path, study: Study) -> str:
         return f"{name}: round {round}"
     finished = sum(round >= rounds[name] for name, round in done)
     return f"{name}: round {round} of {rounds[name]}; {finished} of {len(rounds)} trainings done"
-
-
-def free_port() -> int:
-    """A port that nobody listens at on loopback."""
-    with socket.socket() as found:
-        found.bind((HOST, 0))
-        return int(found.getsockname()[1])
 
 
 def _bin() -> Path:

@@ -20,7 +20,7 @@ from flwr.app import ArrayRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 app = ClientApp()
-START_SECONDS = 120.0
+START_SECONDS = 300.0  # on a busy machine a worker may need a minute or two for its imports
 
 
 @app.train()
@@ -51,9 +51,11 @@ def ask(node: Mapping[str, Any], question: str, data: bytes) -> bytes:
             if time.monotonic() > end:
                 raise
         started = started or start(folder)
-        if started.poll():  # it ends with 0 where another worker is at it
+        if started.poll():
             said = (folder / "worker.log").read_text(errors="replace").strip().splitlines()
             raise RuntimeError(f"the worker of this site does not start: {said[-1] if said else started.returncode}")
+        if started.poll() == 0:  # another worker is at it, or was: it may have ended just now
+            started = None
         time.sleep(0.1)
 
 
