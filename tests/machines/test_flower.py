@@ -11,6 +11,7 @@ import shutil
 import signal
 import ssl
 import subprocess
+import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from contextlib import closing, contextmanager
 from http.client import HTTPConnection, HTTPSConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, ClassVar
 
 import numpy as np
@@ -36,6 +38,7 @@ from fairlead.catalogue import parse
 from fairlead.cli import app
 from fairlead.clients import InProcess, engine, wrapped
 from fairlead.core import Cohort, EngineError, Federation, InputError, Layout, Plan, Split, Training
+from fairlead.machines.flower import warm
 from fairlead.machines.flower.keys import write_certificates
 from fairlead.machines.flower.privacy import SUMS, needs_single_updates, refuse_secure_aggregation
 from fairlead.machines.flower.tryout import Tryout
@@ -143,6 +146,27 @@ def test_a_worker_that_does_not_start_is_told_in_a_sentence(tmp_path: Path) -> N
         client_app.ask(node, json.dumps({"what": "who"}), b"")
     with pytest.raises(ValueError, match='--node-config has no data; expected client="NAME"'):
         client_app.ask({"client": "a"}, "", b"")
+
+
+def test_a_message_is_answered_by_a_process_that_has_its_imports_else_by_flowers_own(tmp_path: Path) -> None:
+    with TemporaryDirectory() as short:  # a socket's path
+        address, own = Path(short) / "messages", Path(sys.executable).parent / warm.COMMAND
+        warm.write_command(tmp_path, address)
+        command = tmp_path / warm.COMMAND
+
+        def said() -> str:
+            return subprocess.run([command, "--help"], capture_output=True, text=True, check=False).stdout
+
+        assert said().startswith("usage: flwr-clientapp")
+        command.write_text(command.read_text().replace(str(own), str(tmp_path / "nothing")))
+        assert said() == ""
+        with subprocess.Popen([sys.executable, warm.__file__, str(address)]) as serving:
+            try:
+                until(lambda: said().startswith("usage: flwr-clientapp"))
+                assert said().startswith("usage: flwr-clientapp")
+            finally:
+                serving.kill()
+        assert said() == ""
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,9 +15,11 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from ssl import create_default_context
+from tempfile import mkdtemp
 from types import TracebackType
 
 from fairlead.core import EngineError, require
+from fairlead.machines.flower import warm
 from fairlead.machines.flower.keys import write_certificates, write_key
 from fairlead.machines.flower.write import read_config
 from fairlead.machines.places import HOST, data_of, free_port
@@ -63,7 +66,9 @@ class Tryout:
             trust = f"root-certificates = {json.dumps(str(self.home / 'ca.pem'))}"
         address = f'[superlink]\ndefault = "here"\n[superlink.here]\naddress = "{HOST}:{self.port}"\n'
         (self.home / "config.toml").write_text(f"{address}{trust}\n")
+        self._short = Path(mkdtemp(prefix="fairlead-"))  # the path of a socket has 100 characters at most
         try:
+            self.warm()
             self.link()
         except BaseException:
             self.close()
@@ -74,6 +79,14 @@ class Tryout:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def warm(self) -> None:
+        """Start the process that answers messages in place of one that is started for each, with all its imports."""
+        if sys.platform != "linux":
+            return  # elsewhere a forked process may not ask the system for its proxies, as Flower's does
+        address = self._short / "messages"
+        warm.write_command(self.home / "bin", address)
+        self.start("messages", [sys.executable, warm.__file__, str(address)])
 
     def link(self) -> None:
         """Start the SuperLink."""
@@ -188,6 +201,7 @@ class Tryout:
             with suppress(ProcessLookupError):
                 os.kill(int(read_json(told)["pid"]), signal.SIGTERM)
             told.unlink()
+        shutil.rmtree(self._short, ignore_errors=True)
 
     def _reason(self) -> str:
         said = self.flwr("log", self._ran, "here", "--show").strip().splitlines()
@@ -195,7 +209,7 @@ class Tryout:
         return (errors or said or ["nothing was logged"])[-1].strip()
 
     def _env(self) -> dict[str, str]:
-        path = f"{_bin()}{os.pathsep}{os.environ.get('PATH', '')}"
+        path = os.pathsep.join([str(self.home / "bin"), str(_bin()), os.environ.get("PATH", "")])
         own = {"FLWR_HOME": str(self.home), "FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
         return {**os.environ, **own, "PATH": path}
 
