@@ -70,7 +70,7 @@ def run(commands: list[str], folder: Path) -> str:
             running.wait()
             for worker in folder.glob("state/*/worker.json"):
                 with suppress(ProcessLookupError):
-                    os.kill(read_json(worker)["pid"], signal.SIGKILL)
+                    os.kill(read_json(worker)["pid"], signal.SIGTERM)
     found = (folder / "said.txt").read_text(errors="replace")
     assert code == 0, found[-3000:]
     return found

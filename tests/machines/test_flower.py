@@ -148,6 +148,14 @@ def test_a_worker_that_does_not_start_is_told_in_a_sentence(tmp_path: Path) -> N
         client_app.ask({"client": "a"}, "", b"")
 
 
+def test_a_worker_that_nobody_asks_ends_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "fairlead.machines.worker", str(tmp_path / "state"), "0.5"]
+    with TemporaryDirectory() as short:  # a socket's path
+        subprocess.run(command, env={**os.environ, "TMPDIR": short}, check=True, timeout=MOST_SECONDS)
+        assert list(Path(short).iterdir()) == []
+    assert [p.name for p in (tmp_path / "state").iterdir()] in ([], ["worker.lock"])
+
+
 def test_a_message_is_answered_by_a_process_that_has_its_imports_else_by_flowers_own(tmp_path: Path) -> None:
     with TemporaryDirectory() as short:  # a socket's path
         address, own = Path(short) / "messages", Path(sys.executable).parent / warm.COMMAND

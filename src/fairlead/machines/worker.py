@@ -11,6 +11,7 @@ import json
 import logging
 import os
 import secrets
+import signal
 import sys
 import threading
 import time
@@ -40,7 +41,10 @@ def serve(folder: Path, idle: float = IDLE) -> None:
             written = folder / f".{LISTENS}.partial"
             written.write_text(json.dumps(told))
             os.replace(written, folder / LISTENS)
-            _answer(listener, folder, idle)
+            try:
+                _answer(listener, folder, idle)
+            finally:
+                (folder / LISTENS).unlink(missing_ok=True)  # its number may soon be another process's
     except Timeout:
         logger.info("another worker is at %s", folder)
 
@@ -75,10 +79,10 @@ def _answer_one(asking: Connection, sites: dict[tuple[str, str], Site], folder: 
 def _end_when_idle(last: list[float], idle: float, folder: Path) -> None:
     while time.monotonic() - last[0] < idle and folder.is_dir():
         time.sleep(min(1.0, idle / 10))
-    (folder / LISTENS).unlink(missing_ok=True)  # its number may soon be another process's
-    os._exit(0)
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit())  # leaves no socket behind
     serve(Path(sys.argv[1]), float(sys.argv[2]) if len(sys.argv) > 2 else IDLE)

@@ -200,7 +200,7 @@ class Tryout:
         for told in self.home.glob("sites/*/worker.json"):
             with suppress(ProcessLookupError):
                 os.kill(int(read_json(told)["pid"]), signal.SIGTERM)
-            told.unlink()
+            told.unlink(missing_ok=True)
         shutil.rmtree(self._short, ignore_errors=True)
 
     def _reason(self) -> str:
