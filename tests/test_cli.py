@@ -176,7 +176,7 @@ def test_default_folders_differ_for_other_data_and_settings_and_take_more_method
         rows = [f"{i % 7},{i % 5 + len(name)},{i % 2}" for i in range(60)]
         (tmp_path / name / "t.csv").write_text("a,b,label\n" + "\n".join(rows) + "\n")
     quick = ["--rounds", "1", "--engine", "loop", "--clients", "3", "--model", "logistic"]
-    asked = [["--data", "here/t.csv"], ["--data", "there/t.csv"], [], ["--lr", "0.5"]]
+    asked = [["--folds", "1", "--data", f"{name}/t.csv"] for name in ("here", "there")] + [[], ["--lr", "0.5"]]
     for i, more in enumerate(asked):
         done = fairlead("compare", "fedavg", *quick, *more)
         assert done.returncode == 0, done.stderr
@@ -199,7 +199,7 @@ def test_the_same_command_in_the_same_folder_always_works(fairlead: Command) -> 
 def test_fresh_and_more_rounds_on_the_command_line(fairlead: Command, tmp_path: Path) -> None:
     rows = "\n".join(f"{i % 7},{i % 5},{i % 2}" for i in range(60))
     (tmp_path / "t.csv").write_text(f"a,b,label\n{rows}\n")
-    command = ["compare", "fedavg", *FAST, "--data", "t.csv", "--out", "o"]
+    command = ["compare", "fedavg", *FAST, "--folds", "1", "--data", "t.csv", "--out", "o"]
     assert fairlead(*command).returncode == 0
     (tmp_path / "t.csv").write_text(f"a,b,label\n{rows}\n3,4,0\n")
     refused = fairlead(*command)
