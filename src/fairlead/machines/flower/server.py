@@ -21,7 +21,7 @@ from fairlead.runs.files import read_json, write_json
 
 logger = logging.getLogger(__name__)
 
-POLL_SECONDS = 0.25  # each look costs the SuperLink a hundredth of a second
+POLL_SECONDS = 0.1
 WATCH_SECONDS = 1.0  # between looks at who is connected
 GONE = 5  # Flower's error code of a node that is not reachable
 app = ServerApp()
