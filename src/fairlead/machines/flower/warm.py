@@ -14,6 +14,7 @@ import signal
 import socket
 import sys
 from contextlib import suppress
+from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
 
@@ -35,7 +36,7 @@ def serve(address: str) -> None:
     (found,) = entry_points(group="console_scripts", name=COMMAND)
     command = found.load()
     with suppress(ImportError):
-        import httpcore  # noqa: F401  # what Flower sends with, which imports it when it is first used
+        import_module("httpcore")  # what Flower sends with, which is imported when it is first used
     gc.freeze()  # so that looking for garbage does not copy what the processes share
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for these processes
     with socket.socket(socket.AF_UNIX) as listener:
