@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -15,6 +16,8 @@ from typing import Any
 import pytest
 import torch
 
+# Read when Ray is imported: its cluster of two nodes listens on all interfaces, and asks everybody for the token.
+os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
 ray = pytest.importorskip("ray", reason="Ray is not installed; `make test-machines` installs and tests it")
 
 import fairlead
@@ -44,6 +47,44 @@ FEDERATION = digits()
 def test_an_address_without_a_cluster_is_refused() -> None:
     with pytest.raises(EngineError, match="no Ray cluster"):
         Sharded(FEDERATION, TRAINING, "127.0.0.1:1")
+
+
+ALONE = """
+import os, subprocess, sys
+from fairlead.clients.shards import connected
+address = connected("").get_runtime_context().gcs_address
+assert "RAY_AUTH_TOKEN" not in os.environ
+tables = [line.split() for kind in ("tcp", "tcp6") for line in open(f"/proc/net/{kind}")]
+port = f":{int(address.rpartition(':')[2]):04X}"
+print(*(line[1] for line in tables if line[1].endswith(port) and line[3] == "0A"), flush=True)
+here = {"RAY_ADDRESS": address, "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}  # else Ray looks at another interface
+subprocess.run([sys.executable, "-c", sys.argv[1]], env=os.environ | here)
+"""
+STRANGER = """
+import ray
+try:
+    ray.init(logging_level="critical")
+    print("let in")
+except Exception as error:
+    print("refused")
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads what listens from /proc")
+def test_ray_on_this_machine_listens_on_loopback_for_its_own_process() -> None:
+    unset = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    command = [sys.executable, "-W", "ignore", "-c", ALONE, STRANGER]
+    said = subprocess.run(command, env=unset, stdout=subprocess.PIPE, text=True, timeout=300, check=True).stdout
+    listens, answer = said.splitlines()
+    assert " " not in listens
+    assert listens.partition(":")[0].endswith("0100007F")  # 127.0.0.1, and no other
+    assert answer == "refused"
+
+
+def test_a_ray_that_was_imported_before_is_not_started_without_a_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RAY_AUTH_MODE")
+    with pytest.raises(EngineError, match="set RAY_AUTH_MODE=token"):
+        engine_of_ray.connected("")
 
 
 @pytest.fixture(scope="module")

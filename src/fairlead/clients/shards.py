@@ -10,8 +10,11 @@ from __future__ import annotations
 
 import logging
 import os
+import secrets
 import socket
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from types import TracebackType
 from typing import Any, NamedTuple
@@ -36,6 +39,7 @@ logger = logging.getLogger(__name__)
 
 Arrays = dict[str, np.ndarray[Any, Any]]  # what travels: Ray moves arrays without copying them into a stream
 IDLE: list[Any] = []  # actors without clients
+TOKEN: list[str] = []  # of the Ray that this process has started, none before
 ATTEMPTS = 3  # to replace an actor, before the run ends with an error
 
 
@@ -363,16 +367,19 @@ class Sharded:
 
 
 def connected(address: str) -> Any:
-    """Ray, connected to a cluster or started here, on loopback."""
-    try:
-        import ray
-    except ImportError as error:
-        raise EngineError("engine ray needs Ray; pip install 'fairlead[ray]'") from error
-    if not ray.is_initialized():
+    """Ray, connected to a cluster, or started here: on loopback, for whoever has this process's token."""
+    there = sys.modules.get("ray")
+    if there is not None and there.is_initialized():
+        return there
+    address = address or os.environ.get("RAY_ADDRESS", "")
+    with nullcontext() if address else private():
+        try:
+            import ray
+        except ImportError as error:
+            raise EngineError("engine ray needs Ray; pip install 'fairlead[ray]'") from error
         IDLE.clear()
         quiet: dict[str, Any] = {"logging_level": "warning", "log_to_driver": False}
-        here = {"address": "local", "num_cpus": cores(), "include_dashboard": False, "_node_ip_address": "127.0.0.1"}
-        address = address or os.environ.get("RAY_ADDRESS", "")
+        here = {"address": "local", "num_cpus": cores(), "include_dashboard": False}
         try:
             host, _, port = address.rpartition(":")
             if host and port.isdecimal():  # Ray itself would try for a minute
@@ -382,6 +389,35 @@ def connected(address: str) -> Any:
             what = f"no Ray cluster at '{address}'" if address else "Ray does not start on this machine"
             raise EngineError(f"{what}: {_first_line(error)}") from error
     return ray
+
+
+@contextmanager
+def private() -> Iterator[None]:
+    """The environment in which Ray, as it is imported and started, lets nobody in but this process.
+
+    As it comes, Ray listens on all interfaces and runs the code of whoever asks. Who has set RAY_AUTH_MODE has decided.
+    """
+    if "RAY_AUTH_MODE" in os.environ:
+        yield
+        return
+    if not TOKEN and "ray" in sys.modules:
+        raise EngineError(
+            "Ray was imported before Fairlead started it, and would let in whoever reaches this machine; set "
+            "RAY_AUTH_MODE=token in the environment, or leave the import to Fairlead"
+        )
+    TOKEN[:] = TOKEN or [secrets.token_hex(32)]
+    # The last one is for desktop systems; what it does is that Ray listens on loopback alone.
+    own = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": TOKEN[0], "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+    before = {name: os.environ.get(name) for name in own}
+    os.environ.update(own)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 def shards(sizes: Tensor, count: int) -> list[list[int]]:
