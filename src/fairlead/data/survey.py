@@ -213,24 +213,42 @@ def _twice(source: Source, names: Sequence[str], owned: Sequence[Index]) -> list
 
 
 def _giveaways(source: Source) -> list[str]:
-    """Columns that predict the label almost without error all by themselves."""
+    """Columns that predict a label almost without error all by themselves."""
     assert source.table is not None
-    if source.y.dim() > 1 or len(source) < _ENOUGH:
+    if len(source) < _ENOUGH:
         return []
     rows = np.random.default_rng(0).permutation(len(source))[:_LOOK]
-    y = source.y.numpy()[rows]
-    label = source.table.labels[0]
-    kept = [column for column in source.table.columns if column.kept]
-    codes, classes = source.raw.numpy()[rows], bool(source.classes)
-    found = {kept[i].name: _alone(codes[:, i], y, classes) for i in np.flatnonzero(_orderly(codes, y, classes))}
-    measure = "balanced accuracy" if source.classes else "R2"
-    return [
-        f"'{name}' alone {_what(label, source.classes, score)} almost without error ({measure} {score.max():.3f} in "
-        f"cross-validation): if it is made from '{label}' or only known after it, leave it out with --drop {name}; if "
-        "it is known before, keep it"
-        for name, score in found.items()
-        if score.max() >= _SURE
-    ]
+    kept = [column.name for column in source.table.columns if column.kept]
+    codes, said = source.raw.numpy()[rows], []
+    for label, y, classes in _labels(source):
+        measure = "balanced accuracy" if classes else "R2 of ranks"
+        for i in np.flatnonzero(_orderly(codes, y[rows], bool(classes))).tolist():
+            score = _alone(codes[:, i], y[rows], bool(classes))
+            if score.max() >= _SURE:
+                said.append(
+                    f"'{kept[i]}' alone {_what(label, classes, score)} almost without error ({measure} "
+                    f"{score.max():.3f} in cross-validation): if it is made from '{label}' or only known after it, "
+                    f"leave it out with --drop {kept[i]}; if it is known before, keep it"
+                )
+    return said
+
+
+def _labels(source: Source) -> list[tuple[str, NDArray[Any], Sequence[str]]]:
+    """What is predicted, one by one: name, targets (n,), and the classes.
+
+    Of quantities, which have none, the ranks: a few large values hide what predicts all others.
+    """
+    assert source.table is not None
+    y, labels = source.y.numpy(), source.table.labels
+    if source.kind == "survival":
+        return [(labels[0], _ranks(y[:, 0]), ()), (labels[1], y[:, 1].astype(np.int64), ("no", "yes"))]
+    if y.ndim > 1:
+        return [(name, y[:, j].astype(np.int64), ("no", "yes")) for j, name in enumerate(labels)]
+    return [(labels[0], y if source.classes else _ranks(y), source.classes)]
+
+
+def _ranks(y: NDArray[Any]) -> NDArray[Any]:
+    return pd.Series(y).rank().to_numpy()
 
 
 def _what(label: str, classes: Sequence[str], score: NDArray[np.float64]) -> str:
