@@ -78,6 +78,26 @@ def test_excel_parquet_and_gzip_give_the_same(tmp_path: Path) -> None:
     assert column(sources[0], "born")[0] == 3653  # days from 1970 to 2 January 1980
 
 
+def test_of_a_workbook_the_sheet_with_the_columns_is_read_and_the_others_are_named(tmp_path: Path) -> None:
+    """A title above the names, a sheet about the table, one that looks like it, and one that nobody sees."""
+    frame = pd.read_csv(io.StringIO(PLAIN))
+    with pd.ExcelWriter(tmp_path / "a.xlsx") as book:
+        pd.DataFrame({"Column": ["age", "ill"], "Meaning": ["in years", "in 2020"]}).to_excel(book, sheet_name="About")
+        frame.to_excel(book, sheet_name="2020", index=False, startrow=3, startcol=1)
+        book.sheets["2020"].cell(1, 1, "Export of 1 May")
+        frame.head(2).to_excel(book, sheet_name="2021", index=False)
+        frame.to_excel(book, sheet_name="old", index=False)
+        book.sheets["old"].sheet_state = "hidden"
+    source = load(tmp_path / "a.xlsx", label="ill")
+    assert source.table is not None
+    assert column(source, "age") == [40, 50, 60, 70]
+    assert source.table.notes[0] == "a.xlsx: sheet '2020' is read, and not 'About', '2021'"
+    frame.to_excel(tmp_path / "b.xlsx", index=False)
+    both = load(f"{tmp_path}/a.xlsx,{tmp_path}/b.xlsx", label="ill")
+    assert both.table is not None
+    assert [note for note in both.table.notes if "sheet" in note] == list(source.table.notes[:1])
+
+
 def test_one_file_per_owner_with_columns_in_any_order(tmp_path: Path) -> None:
     write(tmp_path / "clinic_north_2020.csv", "age;ill;BMI\n40;yes;21,5\n41;no;22\n")
     write(tmp_path / "clinic_south_2020.csv", "ill,age,extra\nYES,50,7\nno ,51,9\n")
