@@ -219,6 +219,25 @@ def test_an_id_that_begins_anew_with_each_owner() -> None:
     assert find("height", pd.Series([*range(5, 35), *range(5, 35)][::-1]), owners).role == "number"
 
 
+def test_numbers_that_rise_from_row_to_row_over_all_owners_are_an_id() -> None:
+    """Whatever they are called: mothers with two children each, in villages one after the other."""
+    villages, mothers = np.repeat(["a", "b", "c"], 40), pd.Series(np.repeat(np.arange(60) * 7 + 2, 2))
+    assert find("mom", mothers, villages).why == "its numbers rise from row to row, owner after owner"
+    assert find("mom", mothers[::-1], villages).role == "number", "some fall"
+    assert find("day", mothers, np.tile(["a", "b", "c"], 40)).role == "number", "a table in the order of time"
+    assert find("size", pd.Series(np.repeat([3, 5, 8], 40)), villages).role == "number", "it is the same for an owner"
+    assert find("mom", mothers + 0.5, villages).role == "number", "no whole numbers"
+    assert find("mom", mothers, villages, Overrule(numeric=("mom",))).role == "number"
+
+
+def test_names_of_people_are_left_out() -> None:
+    people = pd.Series(["Anna", "Ben", "Carla", "Dan"] * 10)
+    for name in ("first_name", "Last Name", "mother.surname", "forename"):
+        assert (find(name, people).role, find(name, people).kept) == ("unused", False)
+    assert find("first_name", people, said=Overrule(words=("first_name",))).role == "words"
+    assert find("species_name", people).role == "words"
+
+
 def test_types_that_files_do_not_have() -> None:
     frame = pd.DataFrame(
         {
