@@ -169,6 +169,14 @@ def test_a_method_that_is_added_leaves_the_tools_as_they_are(
         compared(table, tmp_path / "out", fresh=True)
 
 
+def test_each_choice_is_made_once(table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every further training begins with it, and each would read the records of all trials again."""
+    made, search = [], assess.search
+    monkeypatch.setattr(assess, "search", lambda *given: made.append(1) or search(*given))
+    compared(table, tmp_path / "run")
+    assert len(made) == 3 * 2, "LOCAL and two methods, two folds"
+
+
 def test_folds_start_from_weights_of_their_own_but_draw_the_same_newcomers(table: Path, tmp_path: Path) -> None:
     """Folds from the same first weights would be lucky or unlucky together, and their differences would not show it."""
 
