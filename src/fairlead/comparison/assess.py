@@ -35,7 +35,7 @@ from fairlead.comparison.decisions import Voice, cut, deploy, heard, read_decisi
 from fairlead.comparison.findings import IMPROVING, LEVEL, Answers, Array, Finding, Findings, Way, mean
 from fairlead.comparison.remarks import remarks
 from fairlead.comparison.yardsticks import VERSION, Yardstick, packed, pooled, unpacked, yardsticks
-from fairlead.core import Federation, NeedsValidationError, Split
+from fairlead.core import DivergedError, Federation, NeedsValidationError, Split
 from fairlead.core.files import private_folder
 from fairlead.effort import Choice, Curve, Effort, search
 from fairlead.methods import Decision
@@ -240,7 +240,10 @@ def tune(bench: Bench, job: Job) -> tuple[Job, Choice]:
 
     # Every final training begins with it: made or read once, it is not read again.
     if job.folder not in bench._choices:
-        bench._choices[job.folder] = search(run, effort)
+        try:
+            bench._choices[job.folder] = search(run, effort)
+        except DivergedError as error:
+            raise DivergedError(f"{job.name}: {error}; give a smaller one with --lr") from error
     choice = bench._choices[job.folder]
     return trial(choice.lr, choice.round), choice
 

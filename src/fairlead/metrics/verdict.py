@@ -459,14 +459,16 @@ def amount(unit: str, size: float) -> str:
 
 
 def digits(x: float, sign: str = "") -> str:
-    """A number with three digits, or all before the decimal point.
+    """A number with three digits, or all before the decimal point, if they are fewer than ten.
 
     >>> digits(31.4159), digits(16.0), digits(-0.01234, "+"), digits(12345.6), digits(155.0), digits(0.0, "+")
     ('31.4', '16.0', '-0.0123', '12,346', '155', '0')
+    >>> digits(23761944031.7)
+    '2.38e+10'
     """
     if x == 0:
         return "0"
-    return f"{x:{sign},.0f}" if abs(x) >= 999.5 else f"{x:{sign}#.3g}".rstrip(".")
+    return f"{x:{sign},.0f}" if 999.5 <= abs(x) < 1e9 else f"{x:{sign}#.3g}".rstrip(".")
 
 
 def number(unit: str, x: float) -> str:
