@@ -121,7 +121,10 @@ def test_rows_that_are_there_twice(look: Callable[..., Any]) -> None:
     frame = sound()
     copies = frame.head(6).assign(site="c")
     (sentence,) = look(pd.concat([frame, copies[copies.index % 3 != 2]])).notes
-    assert sentence == "8 rows are the same, cell by cell, as a row of another owner (a, b, c)"
+    assert sentence == (
+        "8 rows are the same, cell by cell, as a row of another owner (a, b, c): who trains together learns from rows "
+        "that it is tested on, and looks better"
+    )
     (sentence,) = look(pd.concat([frame, frame.head(5)])).notes
     assert sentence.startswith("10 rows occur more than once with their owner")
     coarse = sound().assign(strong=lambda f: f["strong"].round(0), weak=lambda f: f["weak"].round(0))

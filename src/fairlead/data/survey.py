@@ -19,6 +19,8 @@ from fairlead.data.partition import Index
 from fairlead.data.scenario import Scenario
 from fairlead.data.source import Source
 
+COPIES = "rows are the same, cell by cell, as a row of another owner"
+BY_CHANCE = "; with so few different values this can be chance"
 _FEW = 20  # rows, below which hardly anything can be said about an owner
 _EVENTS = 10  # below which hardly anything can be said about an owner's survival times
 _RARE = 0.05  # share of a class's rows
@@ -191,7 +193,7 @@ def _twice(source: Source, names: Sequence[str], owned: Sequence[Index]) -> list
     values = max(len(np.unique(column)) for column in codes.T)
     if values <= _FEW:
         return []  # with so few values, rows are equal by chance
-    chance = "; with so few different values this can be chance" if values < len(codes) / 10 else ""
+    chance = BY_CHANCE if values < len(codes) / 10 else ""
     rows = np.concatenate(owned)
     frame = pd.DataFrame(np.column_stack([codes[rows], source.y.numpy().reshape(len(codes), -1)[rows]]))
     owner = np.repeat(np.arange(len(owned)), [len(part) for part in owned])
@@ -201,8 +203,8 @@ def _twice(source: Source, names: Sequence[str], owned: Sequence[Index]) -> list
     said = []
     if across.any():
         who = [names[k] for k in np.unique(owner[across])]
-        equal = f"{int(across.sum())} rows are the same, cell by cell, as a row of another owner"
-        said.append(f"{equal} ({_some(who)}){chance}")
+        equal = f"{int(across.sum())} {COPIES} ({_some(who)})"
+        said.append(equal + (chance or ": who trains together learns from rows that it is tested on, and looks better"))
     within = pd.DataFrame({"same": same, "owner": owner}).duplicated(keep=False).to_numpy()
     if within.any():
         said.append(
