@@ -157,8 +157,8 @@ class Preparation:
         """Back from a file."""
         features = tuple(Feature(**_tuples(feature)) for feature in plain["features"])
         scales = {owner: Scale(**_tuples(scale)) for owner, scale in plain["scales"].items()}
-        words = (tuple(plain[key]) for key in ("labels", "classes", "ignored"))
-        return Preparation(features, scales, *words, limit=plain.get("limit"))
+        labels, classes, ignored = (tuple(plain[key]) for key in ("labels", "classes", "ignored"))
+        return Preparation(features, scales, labels, classes, ignored, plain.get("limit"))
 
     def scale(self, owner: str) -> Scale:
         """The owner's means and factors."""

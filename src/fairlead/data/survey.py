@@ -250,7 +250,7 @@ def _labels(source: Source) -> list[tuple[str, NDArray[Any], Sequence[str]]]:
 
 
 def _ranks(y: NDArray[Any]) -> NDArray[Any]:
-    return pd.Series(y).rank().to_numpy()
+    return np.asarray(pd.Series(y).rank())
 
 
 def _what(label: str, classes: Sequence[str], score: NDArray[np.float64]) -> str:
