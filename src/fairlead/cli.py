@@ -649,8 +649,9 @@ def show_data(found: Survey) -> None:
     for owner in found.owners:
         mix = [f"{name}: {count:,}" for name, count in owner.get("classes", {}).items() if count]
         if "events" in owner:
-            mix = [f"{owner['events']:,} events, median time {owner['median_time']:.4g}"]
-        mix = mix or [f"mean {owner['mean']:.4g}, deviation {owner['sd']:.4g}"]
+            events = f"{owner['events']:,} {'event' if owner['events'] == 1 else 'events'}"
+            mix = [f"{events}, median time {four_digits(owner['median_time'])}"]
+        mix = mix or [f"mean {four_digits(owner['mean'])}, deviation {four_digits(owner['sd'])}"]
         owners.add_row(escape(owner["name"]), f"{owner['rows']:,}", escape(", ".join(mix)))
     console.print(owners)
     if found.columns:
@@ -670,10 +671,22 @@ def show_briefly(found: Survey) -> None:
     show_notes(found)
 
 
+def four_digits(x: float) -> str:
+    """A number with four digits, or all before the decimal point.
+
+    >>> four_digits(113427.4), four_digits(5.40912)
+    ('113,427', '5.409')
+    """
+    return f"{x:,.0f}" if abs(x) >= 9999.5 else f"{x:.4g}"
+
+
 def about_data(found: Survey) -> str:
     """The data in one line."""
     sizes = [owner["rows"] for owner in found.owners]
-    who = f"{len(sizes)} owners with {min(sizes):,} to {max(sizes):,} rows" if len(sizes) > 1 else "one owner"
+    who = "one owner"
+    if len(sizes) > 1:
+        rows = f"{min(sizes):,} to {max(sizes):,} rows" if min(sizes) < max(sizes) else f"{sizes[0]:,} rows each"
+        who = f"{len(sizes)} owners with {rows}"
     return f"{found.name}: {found.rows:,} rows, {who}; to predict: {found.target}"
 
 

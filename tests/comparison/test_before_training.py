@@ -74,6 +74,9 @@ def test_what_is_wrong_with_a_table_is_said_before_training_and_kept(
     for text in told:
         assert text in plain
         assert plain.index(text) < plain.index("Verdicts are about")
+    again = "8 of 204 rows are also another owner's: gains of training together may come from rows"
+    assert plain.index(again) > plain.index("Verdicts are about")
+    assert again in (tmp_path / "run" / "report.html").read_text().replace("&#x27;", "'")
     for name, role in (("patient_id", "id"), ("site", "owner"), ("discharge", "words"), ("ill", "label")):
         assert [line for line in said.splitlines() if name in line and role in line and "│" in line], name
     kept = read_summary(tmp_path / "run")["data"]

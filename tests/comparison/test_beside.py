@@ -19,7 +19,7 @@ from filelock import FileLock
 import fairlead
 from fairlead.catalogue import parse
 from fairlead.comparison import assess, beside
-from fairlead.core.errors import RunError
+from fairlead.core.errors import DivergedError, RunError
 from fairlead.runs import run
 from fairlead.runs.files import read_json
 from fairlead.runs.summary import read_summary
@@ -167,6 +167,19 @@ def test_a_method_that_is_added_leaves_the_tools_as_they_are(
     compared(table, tmp_path / "out", methods=["fedavg", "ditto", "fedprox"])
     with pytest.raises(AssertionError, match="trained again"):
         compared(table, tmp_path / "out", fresh=True)
+
+
+def test_each_choice_is_made_once(table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every further training begins with it, and each would read the records of all trials again."""
+    made, search = [], assess.search
+    monkeypatch.setattr(assess, "search", lambda *given: made.append(1) or search(*given))
+    compared(table, tmp_path / "run")
+    assert len(made) == 3 * 2, "LOCAL and two methods, two folds"
+
+
+def test_a_method_that_diverges_is_named(table: Path, tmp_path: Path) -> None:
+    with pytest.raises(DivergedError, match=r"local: training diverged at every step size .*; give a smaller one"):
+        compared(table, tmp_path / "run", lr=1e30)
 
 
 def test_folds_start_from_weights_of_their_own_but_draw_the_same_newcomers(table: Path, tmp_path: Path) -> None:

@@ -132,3 +132,22 @@ def test_an_owner_without_test_rows_is_not_judged() -> None:
     found = find(ways, OWNERS, metric("accuracy"), "")
     assert [v.owner for v in found["m"].verdicts] == ["a", "b"]
     assert found["m"].scores[2] is None
+
+
+def test_an_answer_that_is_the_same_for_every_row_is_learned_before_the_test() -> None:
+    """Of six rows a method has 4 right, and the better of two guesses, chosen afterwards, 5."""
+    owners = [str(k) for k in range(40)]
+    truth = [np.array([0, 0, 0, 0, 0, 1]) if k % 2 else np.array([1, 1, 1, 1, 1, 0]) for k in range(40)]
+    rows = [6 * k + np.arange(6) for k in range(40)]
+
+    def right(count: int) -> Answers:
+        said = [np.where(np.arange(6) >= 6 - count, y, 1 - y) for y in truth]
+        return Answers(rows, truth, [np.eye(2)[s] for s in said], 0, 0, checked(None))
+
+    ways = [way("local", "alone", right(3)), way("majority", "alone", right(3)), way("fedavg", "method", right(4))]
+    found = find(ways, owners, metric("accuracy"), "because")
+    assert found["fedavg"].verdicts[0].constant_score == pytest.approx(0.5)
+    assert found.recommendation is not None
+    assert "Nothing was learned" not in found.recommendation.federation.why
+    found = find([ways[0], ways[2]], owners, metric("accuracy"), "because")
+    assert found["fedavg"].verdicts[0].constant_score == pytest.approx(5 / 6), "nothing else is known"

@@ -190,6 +190,36 @@ def test_new_rows_that_differ_are_said(plan: Callable[..., Any], caplog: pytest.
         prepared.transform("model.onnx", "a")
 
 
+@pytest.mark.parametrize("scaling", ["shared", "own"])
+def test_long_tails_end_at_ten_deviations(plan: Callable[..., Any], scaling: str) -> None:
+    """One cell that is 30 deviations off would make the training of everybody who has it diverge."""
+
+    def change(frame: Any) -> None:
+        rng = np.random.default_rng(0)
+        frame["paid"] = np.where(rng.random(len(frame)) < 0.02, 1e6, rng.normal(50, 10, len(frame))).round(1)
+
+    scenario, frame = plan(change, scaling=scaling)
+    federation = scenario.build(0)
+    preparation = federation.preparation
+    assert preparation is not None
+    every = torch.cat([split.x for split in (federation.train, federation.validation, federation.test)])
+    assert float(every.abs().max()) <= 10
+    notes: list[str] = []
+    rows = frame.drop(columns=["ill", "cost"]).head(2).assign(pressure=[1e9, 1001])
+    x = preparation.transform(rows, "a", notes)
+    place = preparation.outputs.index("pressure")
+    assert x[0, place] == 10
+    assert abs(float(x[1, place])) < 3
+    assert [note for note in notes if "pressure" in note] == [
+        "'pressure' is further from the train rows' mean than 10 deviations in 1 row, such as '1000000000.0'; "
+        "they count as that far"
+    ]
+    plain = preparation.to_json()
+    assert Preparation.from_json(plain) == preparation
+    del plain["limit"]  # a folder from before there was one gives the scores that it gave
+    assert float(Preparation.from_json(plain).transform(rows, "a")[0, place]) > 1e6
+
+
 def test_rare_words_share_a_column(tmp_path: Path) -> None:
     words = ["w1"] * 50 + ["w2"] * 40 + ["r1", "r2", "r3", "r4"] * 2 + ["x"] * 2
     pd.DataFrame({"w": words, "z": np.arange(100) % 7, "label": np.arange(100) % 2}).to_csv(

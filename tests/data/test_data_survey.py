@@ -83,6 +83,25 @@ def test_a_column_that_gives_a_quantity_away(look: Callable[..., Any]) -> None:
     assert not warned(look(frame), "alone predicts")
     frame["pounds"] = (frame["label"] * 2.2 + 1).round(3)
     assert warned(look(frame), "'pounds' alone predicts 'label'")
+    assert warned(look(frame.assign(label=np.exp(3 * frame["label"]).round(6))), "'pounds' alone predicts 'label'")
+
+
+def test_a_column_that_gives_an_event_or_its_time_away(look: Callable[..., Any]) -> None:
+    rng = np.random.default_rng(1)
+    frame = sound().rename(columns={"label": "died"}).assign(label=rng.exponential(3, 300).round(3))
+    assert look(frame, event="died").notes == ()
+    frame["cause"] = np.where(frame["died"] == 1, rng.choice(["heart", "other"], 300), None)
+    frame["months"] = (frame["label"] * 12).round(1)
+    found = look(frame, event="died")
+    assert len(found.notes) == 2
+    assert warned(found, "'cause' alone predicts 'died' almost without error (balanced accuracy 1.000")
+    assert warned(found, "'months' alone predicts 'label' almost without error (R2 of ranks ")
+
+
+def test_a_column_that_gives_one_of_several_labels_away(look: Callable[..., Any]) -> None:
+    frame = sound().assign(other=np.random.default_rng(1).integers(0, 2, 300), code=lambda f: 3 - f["other"])
+    (sentence,) = look(frame, label="label,other").notes
+    assert sentence.startswith("'code' alone predicts 'other' almost without error")
 
 
 def test_owners_with_one_class_few_rows_or_an_empty_column(look: Callable[..., Any]) -> None:
@@ -102,7 +121,10 @@ def test_rows_that_are_there_twice(look: Callable[..., Any]) -> None:
     frame = sound()
     copies = frame.head(6).assign(site="c")
     (sentence,) = look(pd.concat([frame, copies[copies.index % 3 != 2]])).notes
-    assert sentence == "8 rows are the same, cell by cell, as a row of another owner (a, b, c)"
+    assert sentence == (
+        "8 rows are the same, cell by cell, as a row of another owner (a, b, c): who trains together learns from rows "
+        "that it is tested on, and looks better"
+    )
     (sentence,) = look(pd.concat([frame, frame.head(5)])).notes
     assert sentence.startswith("10 rows occur more than once with their owner")
     coarse = sound().assign(strong=lambda f: f["strong"].round(0), weak=lambda f: f["weak"].round(0))

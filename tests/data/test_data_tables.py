@@ -78,6 +78,26 @@ def test_excel_parquet_and_gzip_give_the_same(tmp_path: Path) -> None:
     assert column(sources[0], "born")[0] == 3653  # days from 1970 to 2 January 1980
 
 
+def test_of_a_workbook_the_sheet_with_the_columns_is_read_and_the_others_are_named(tmp_path: Path) -> None:
+    """A title above the names, a sheet about the table, one that looks like it, and one that nobody sees."""
+    frame = pd.read_csv(io.StringIO(PLAIN))
+    with pd.ExcelWriter(tmp_path / "a.xlsx") as book:
+        pd.DataFrame({"Column": ["age", "ill"], "Meaning": ["in years", "in 2020"]}).to_excel(book, sheet_name="About")
+        frame.to_excel(book, sheet_name="2020", index=False, startrow=3, startcol=1)
+        book.sheets["2020"].cell(1, 1, "Export of 1 May")
+        frame.head(2).to_excel(book, sheet_name="2021", index=False)
+        frame.to_excel(book, sheet_name="old", index=False)
+        book.sheets["old"].sheet_state = "hidden"
+    source = load(tmp_path / "a.xlsx", label="ill")
+    assert source.table is not None
+    assert column(source, "age") == [40, 50, 60, 70]
+    assert source.table.notes[0] == "a.xlsx: sheet '2020' is read, and not 'About', '2021'"
+    frame.to_excel(tmp_path / "b.xlsx", index=False)
+    both = load(f"{tmp_path}/a.xlsx,{tmp_path}/b.xlsx", label="ill")
+    assert both.table is not None
+    assert [note for note in both.table.notes if "sheet" in note] == list(source.table.notes[:1])
+
+
 def test_one_file_per_owner_with_columns_in_any_order(tmp_path: Path) -> None:
     write(tmp_path / "clinic_north_2020.csv", "age;ill;BMI\n40;yes;21,5\n41;no;22\n")
     write(tmp_path / "clinic_south_2020.csv", "ill,age,extra\nYES,50,7\nno ,51,9\n")
@@ -197,6 +217,25 @@ def test_an_id_that_begins_anew_with_each_owner() -> None:
     assert find("window", pd.Series([*range(30), *range(30)]), owners).why == "it counts the rows"
     assert find("student", pd.Series([*range(5, 35), *range(5, 35)][::-1]), owners).role == "id"
     assert find("height", pd.Series([*range(5, 35), *range(5, 35)][::-1]), owners).role == "number"
+
+
+def test_numbers_that_rise_from_row_to_row_over_all_owners_are_an_id() -> None:
+    """Whatever they are called: mothers with two children each, in villages one after the other."""
+    villages, mothers = np.repeat(["a", "b", "c"], 40), pd.Series(np.repeat(np.arange(60) * 7 + 2, 2))
+    assert find("mom", mothers, villages).why == "its numbers rise from row to row, owner after owner"
+    assert find("mom", mothers[::-1], villages).role == "number", "some fall"
+    assert find("day", mothers, np.tile(["a", "b", "c"], 40)).role == "number", "a table in the order of time"
+    assert find("size", pd.Series(np.repeat([3, 5, 8], 40)), villages).role == "number", "it is the same for an owner"
+    assert find("mom", mothers + 0.5, villages).role == "number", "no whole numbers"
+    assert find("mom", mothers, villages, Overrule(numeric=("mom",))).role == "number"
+
+
+def test_names_of_people_are_left_out() -> None:
+    people = pd.Series(["Anna", "Ben", "Carla", "Dan"] * 10)
+    for name in ("first_name", "Last Name", "mother.surname", "forename"):
+        assert (find(name, people).role, find(name, people).kept) == ("unused", False)
+    assert find("first_name", people, said=Overrule(words=("first_name",))).role == "words"
+    assert find("species_name", people).role == "words"
 
 
 def test_types_that_files_do_not_have() -> None:
@@ -375,7 +414,7 @@ def test_real_tables(
     assert len(federation.classes) == classes
     assert [c.name for c in source.table.columns if c.done == "left out"] == left_out
     assert all(bool(split.x.isfinite().all()) for split in (federation.train, federation.validation, federation.test))
-    assert abs(float(federation.train.x.mean(0)[federation.train.x.std(0) > 0.99].mean())) < 1e-5
+    assert abs(float(federation.train.x.mean(0)[federation.train.x.std(0) > 0.99].mean())) < 1e-4  # long tails end
     assert federation.preparation is not None
     again = federation.preparation.transform(path, federation.names[0])
     assert torch.equal(again[federation.test.rows], federation.test.x)

@@ -146,6 +146,6 @@ def test_a_verdict_counts_groups_by_their_name() -> None:
     run = PairedRun(np.arange(12), y, ours, theirs, groups=np.arange(12) // 3)
     (verdict,) = judge([OwnerPairs("a", [run])], metric("accuracy"))
     assert verdict.rows == 4
-    assert verdict.why.startswith("4 groups of rows")
+    assert verdict.why.startswith("4 groups of test rows")
     with pytest.raises(InputError, match="say it of all or of none"):
         judge([OwnerPairs("a", [PairedRun(np.arange(12), y, ours, theirs, groups=[1, 2])])], metric("accuracy"))

@@ -215,7 +215,7 @@ def test_one_owner_has_no_mean() -> None:
 
 def test_one_row_is_singular() -> None:
     told = judge([owner("a", 0.0, n=1)], metric("accuracy"))[0].why
-    assert told.startswith("1 row is too few to tell")
+    assert told.startswith("1 test row is too few to tell")
 
 
 def test_where_more_rows_would_not_tell_runs_are_too_few() -> None:

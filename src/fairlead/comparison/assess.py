@@ -35,7 +35,7 @@ from fairlead.comparison.decisions import Voice, cut, deploy, heard, read_decisi
 from fairlead.comparison.findings import IMPROVING, LEVEL, Answers, Array, Finding, Findings, Way, mean
 from fairlead.comparison.remarks import remarks
 from fairlead.comparison.yardsticks import VERSION, Yardstick, packed, pooled, unpacked, yardsticks
-from fairlead.core import Federation, NeedsValidationError, Split
+from fairlead.core import DivergedError, Federation, NeedsValidationError, Split
 from fairlead.core.files import private_folder
 from fairlead.effort import Choice, Curve, Effort, search
 from fairlead.methods import Decision
@@ -77,6 +77,7 @@ class Bench:
     _materials: dict[int, Material] = field(default_factory=dict, repr=False)  # by the id of their federation
     _methods: dict[str, str] = field(default_factory=dict, repr=False)  # fingerprints by name
     _parts: dict[tuple[int, bool, int, bool], list[Federation]] = field(default_factory=dict, repr=False)
+    _choices: dict[Path, Choice] = field(default_factory=dict, repr=False)  # by the folder of a method's trials
 
     def material(self, federation: Federation) -> Material:
         """What all runs on these rows share; a federation is looked at once, however many runs it is for."""
@@ -237,7 +238,13 @@ def tune(bench: Bench, job: Job) -> tuple[Job, Choice]:
         found = {r: loss for r, loss in validation_losses(one.folder / "records.parquet").items() if r <= rounds}
         return Curve(list(found), list(found.values()), stopped=max(found) < rounds)
 
-    choice = search(run, effort)
+    # Every final training begins with it: made or read once, it is not read again.
+    if job.folder not in bench._choices:
+        try:
+            bench._choices[job.folder] = search(run, effort)
+        except DivergedError as error:
+            raise DivergedError(f"{job.name}: {error}; give a smaller one with --lr") from error
+    choice = bench._choices[job.folder]
     return trial(choice.lr, choice.round), choice
 
 

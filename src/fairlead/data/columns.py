@@ -45,6 +45,7 @@ _LIKE_A_PERSON = re.compile(
     r"(?:[_\s.-]?(?:id|no|nr|num|number))?",
     re.IGNORECASE,
 )
+_A_NAME = re.compile(r"(?:.*[_\s.-])?(?:(?:first|last|given|middle|maiden)[_\s.-]?|sur|fore)names?", re.IGNORECASE)
 _MOSTLY = 0.9  # of a column's cells decide what it is
 _MANY = 20  # different values, from which on a column may be an id
 
@@ -121,6 +122,8 @@ def _why_id(name: str, values: Codes, owners: NDArray[Any] | None) -> str:
     if _counts(values, gaps=True) or (all(map(_counts, groups)) and len(values) > 2 * len(groups)):
         return "it counts the rows"
     different = sum(len(np.unique(g)) for g in groups)
+    if owners is not None and _rises(values, owners) and different > max(2 * len(groups), _MANY, len(values) / 20):
+        return "its numbers rise from row to row, owner after owner"
     if _LIKE_AN_ID.fullmatch(name) and different > _MOSTLY * len(values):
         return "by its name and values it says whose row this is"
     several = _LIKE_A_PERSON.fullmatch(name) and different >= max(_MANY, len(values) / 20)
@@ -135,7 +138,15 @@ def _counts(values: Codes, gaps: bool = False) -> bool:
     return values[0] in (0, 1) and bool((steps == 1).all())
 
 
+def _rises(values: Codes, owners: NDArray[Any]) -> bool:
+    """Whether numbers never fall in a table that has one owner's rows after another's; what is measured does."""
+    changes = int((owners[1:] != owners[:-1]).sum())
+    return changes > 0 and changes + 1 == len(np.unique(owners)) and bool((np.diff(values) >= 0).all())
+
+
 def _of_text(name: str, known: pd.Series, missing: int) -> Column:
+    if _A_NAME.fullmatch(name):
+        return Column(name, "unused", missing, "left out", "names of people; --words keeps it")
     keys = as_keys(known)
     different = set(keys.unique())
     if {"train", "test"} <= {PARTS.get(key) for key in different} <= {"train", "validation", "test"}:

@@ -68,7 +68,8 @@ def read_frame(files: Sequence[Path], wanted: Iterable[str] = ()) -> pd.DataFram
     """All files in one table, rows in the order of the files; columns are matched by name, in any order.
 
     Of several files, each is one owner's: the column `OWNER` says whose a row is, by the file's name. `wanted` are
-    columns that the caller will ask for: they tell a line of names from a line of data.
+    columns that the caller will ask for: they tell a line of names from a line of data. `attrs["notes"]` of the table
+    says what was not read.
     """
     wanted = [name for name in wanted if name != OWNER]
     frames = [_read(file, wanted) for file in files]
@@ -81,7 +82,9 @@ def read_frame(files: Sequence[Path], wanted: Iterable[str] = ()) -> pd.DataFram
             frame.columns = known
         if OWNER not in frame.columns:
             frame[OWNER] = name
-    return pd.concat(frames, ignore_index=True)
+    together = pd.concat(frames, ignore_index=True)
+    together.attrs["notes"] = [note for frame in frames for note in frame.attrs["notes"]]
+    return together
 
 
 def owner_names(files: Sequence[Path]) -> list[str]:
@@ -106,12 +109,13 @@ def _alike(pieces: list[list[str]]) -> int:
 
 def _read(path: Path, wanted: Sequence[str]) -> pd.DataFrame:
     """One file, with clean columns."""
-    suffix, separator = Path(path.name.lower().removesuffix(".gz")).suffix, ","
+    suffix, separator, notes = Path(path.name.lower().removesuffix(".gz")).suffix, ",", list[str]()
     try:
         if suffix == ".parquet":
             frame = pq.read_table(path).to_pandas(ignore_metadata=True)
         elif suffix in (".xlsx", ".xlsm"):
-            frame = _named(path.name, _excel(path), wanted)
+            cells, notes = _excel(path, wanted)
+            frame = _named(path.name, cells, wanted)
         else:
             frame, separator = _text(path, wanted)
     except FileNotFoundError as error:
@@ -124,7 +128,9 @@ def _read(path: Path, wanted: Sequence[str]) -> pd.DataFrame:
     _check_twice(path.name, frame.columns)
     require(len(frame) > 0, f"{path.name} has no rows")
     # Who separates by other signs than the comma often does so because a comma is the decimal mark.
-    return pd.DataFrame({name: clean(frame[name], comma=separator != ",") for name in frame.columns})
+    cleaned = pd.DataFrame({name: clean(frame[name], comma=separator != ",") for name in frame.columns})
+    cleaned.attrs["notes"] = notes
+    return cleaned
 
 
 def _check_twice(file: str, names: Iterable[str]) -> None:
@@ -132,12 +138,26 @@ def _check_twice(file: str, names: Iterable[str]) -> None:
     require(not twice, f"{file}: two columns are called {', '.join(sorted(twice))}; rename one")
 
 
-def _excel(path: Path) -> pd.DataFrame:
-    """The first sheet, every cell as it is, without its empty rows and columns."""
-    sheet = pd.read_excel(
-        path, header=None, dtype=object, engine="openpyxl", na_values=_SPELLINGS, keep_default_na=False
-    )
-    return sheet.dropna(how="all").dropna(axis=1, how="all")
+def _excel(path: Path, wanted: Sequence[str]) -> tuple[pd.DataFrame, list[str]]:
+    """The table of a workbook, every cell as it is, without empty rows and columns; and what to know of it.
+
+    It begins at the row that has the most names that are asked for; of several sheets with as many, it is the largest.
+    """
+    with pd.ExcelFile(path, engine="openpyxl") as book:
+        shown = [sheet.title for sheet in book.book.worksheets if sheet.sheet_state == "visible"]
+        names = shown or book.book.sheetnames[:1]
+        sheets = pd.read_excel(
+            book, sheet_name=names, header=None, dtype=object, na_values=_SPELLINGS, keep_default_na=False
+        )
+    found: list[tuple[int, str, pd.DataFrame]] = []
+    for name, cells in sheets.items():
+        table = cells.dropna(how="all").dropna(axis=1, how="all")
+        head = table.head(_SAMPLE).map(lambda cell: str(cell).strip()).isin(wanted).sum(axis=1).to_numpy()
+        most, start = (int(head.max()), int(head.argmax())) if len(head) else (-1, 0)
+        found.append((most, name, table.iloc[start:].dropna(axis=1, how="all")))
+    _, name, table = max(found, key=lambda one: (one[0], one[2].size))
+    others = [f"'{other}'" for other in names if other != name]
+    return table, [f"{path.name}: sheet '{name}' is read, and not {', '.join(others)}"] if others else []
 
 
 def _named(file: str, cells: pd.DataFrame, wanted: Sequence[str]) -> pd.DataFrame:

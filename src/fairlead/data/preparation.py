@@ -32,6 +32,7 @@ _RARE = 3  # train rows, below which a category is among the others
 _MOST = 50  # categories of a column, beyond which the less common are among the others
 _SOME = 0.01  # share of missing train cells, from which on they are told
 _YEAR = 365.2425
+_FAR = 10.0  # deviations from the mean, beyond which a number is no further: long tails make training diverge
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,7 @@ class Preparation:
     labels: tuple[str, ...] = ()  # the label columns
     classes: tuple[str, ...] = ()
     ignored: tuple[str, ...] = ()  # columns of the table that are no features
+    limit: float | None = None  # of numbers and dates, in deviations; None in folders from before there was one
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -101,6 +103,15 @@ class Preparation:
             cells = frame[feature.name]
             codes[:, i] = code(column, cells)
             self._note(feature, cells, codes[:, i], said)
+            if self.limit is not None and feature.role in ("number", "date"):
+                scale = self.scale(owner)
+                far = np.abs((codes[:, i] - scale.mean[i]) * scale.factor[i]) > self.limit
+                if far.any():
+                    rows = f"{far.sum()} {'row' if far.sum() == 1 else 'rows'}, such as '{cells[far].iloc[0]}'"
+                    said.append(
+                        f"'{feature.name}' is further from the train rows' mean than {self.limit:g} deviations in "
+                        f"{rows}; they count as that far"
+                    )
         if notes is None:
             for sentence in said:
                 log.warning("%s", sentence)
@@ -118,7 +129,8 @@ class Preparation:
                 places = [*range(len(feature.categories)), *[-1] * feature.other]
                 pieces += [value == place for place in places]
             else:
-                pieces.append(np.where(empty, 0.0, (value - mean) * factor))
+                far = np.inf if self.limit is None else self.limit
+                pieces.append(np.where(empty, 0.0, np.clip((value - mean) * factor, -far, far)))
             if feature.role == "date":
                 turn = np.where(empty, 0.0, value) * (2 * np.pi / _YEAR)
                 pieces += [np.where(empty, 0.0, np.sin(turn)), np.where(empty, 0.0, np.cos(turn))]
@@ -145,7 +157,8 @@ class Preparation:
         """Back from a file."""
         features = tuple(Feature(**_tuples(feature)) for feature in plain["features"])
         scales = {owner: Scale(**_tuples(scale)) for owner, scale in plain["scales"].items()}
-        return Preparation(features, scales, *(tuple(plain[key]) for key in ("labels", "classes", "ignored")))
+        labels, classes, ignored = (tuple(plain[key]) for key in ("labels", "classes", "ignored"))
+        return Preparation(features, scales, labels, classes, ignored, plain.get("limit"))
 
     def scale(self, owner: str) -> Scale:
         """The owner's means and factors."""
@@ -268,10 +281,11 @@ def agreed(table: Sequence[Column], told: Mapping[str, Told], scaling: str) -> P
         _feature(column, [(t.rows, t.known[i], t.words[i]) for t in told.values()]) for i, column in enumerate(kept)
     )
     if scaling == "own":
-        return Preparation(features, {owner: scale_of(features, t.moments, t.aim) for owner, t in told.items()})
+        scales = {owner: scale_of(features, t.moments, t.aim) for owner, t in told.items()}
+        return Preparation(features, scales, limit=_FAR)
     aims = [t.aim for t in told.values() if t.aim is not None]
     together = scale_of(features, _join([t.moments for t in told.values()]), _join(aims) if aims else None)
-    return Preparation(features, {EVERYBODY: together})
+    return Preparation(features, {EVERYBODY: together}, limit=_FAR)
 
 
 Moments = tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]  # counts, means, squared deviations

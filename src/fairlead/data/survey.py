@@ -19,6 +19,8 @@ from fairlead.data.partition import Index
 from fairlead.data.scenario import Scenario
 from fairlead.data.source import Source
 
+COPIES = "rows are the same, cell by cell, as a row of another owner"
+BY_CHANCE = "; with so few different values this can be chance"
 _FEW = 20  # rows, below which hardly anything can be said about an owner
 _EVENTS = 10  # below which hardly anything can be said about an owner's survival times
 _RARE = 0.05  # share of a class's rows
@@ -191,7 +193,7 @@ def _twice(source: Source, names: Sequence[str], owned: Sequence[Index]) -> list
     values = max(len(np.unique(column)) for column in codes.T)
     if values <= _FEW:
         return []  # with so few values, rows are equal by chance
-    chance = "; with so few different values this can be chance" if values < len(codes) / 10 else ""
+    chance = BY_CHANCE if values < len(codes) / 10 else ""
     rows = np.concatenate(owned)
     frame = pd.DataFrame(np.column_stack([codes[rows], source.y.numpy().reshape(len(codes), -1)[rows]]))
     owner = np.repeat(np.arange(len(owned)), [len(part) for part in owned])
@@ -201,8 +203,8 @@ def _twice(source: Source, names: Sequence[str], owned: Sequence[Index]) -> list
     said = []
     if across.any():
         who = [names[k] for k in np.unique(owner[across])]
-        equal = f"{int(across.sum())} rows are the same, cell by cell, as a row of another owner"
-        said.append(f"{equal} ({_some(who)}){chance}")
+        equal = f"{int(across.sum())} {COPIES} ({_some(who)})"
+        said.append(equal + (chance or ": who trains together learns from rows that it is tested on, and looks better"))
     within = pd.DataFrame({"same": same, "owner": owner}).duplicated(keep=False).to_numpy()
     if within.any():
         said.append(
@@ -213,24 +215,42 @@ def _twice(source: Source, names: Sequence[str], owned: Sequence[Index]) -> list
 
 
 def _giveaways(source: Source) -> list[str]:
-    """Columns that predict the label almost without error all by themselves."""
+    """Columns that predict a label almost without error all by themselves."""
     assert source.table is not None
-    if source.y.dim() > 1 or len(source) < _ENOUGH:
+    if len(source) < _ENOUGH:
         return []
     rows = np.random.default_rng(0).permutation(len(source))[:_LOOK]
-    y = source.y.numpy()[rows]
-    label = source.table.labels[0]
-    kept = [column for column in source.table.columns if column.kept]
-    codes, classes = source.raw.numpy()[rows], bool(source.classes)
-    found = {kept[i].name: _alone(codes[:, i], y, classes) for i in np.flatnonzero(_orderly(codes, y, classes))}
-    measure = "balanced accuracy" if source.classes else "R2"
-    return [
-        f"'{name}' alone {_what(label, source.classes, score)} almost without error ({measure} {score.max():.3f} in "
-        f"cross-validation): if it is made from '{label}' or only known after it, leave it out with --drop {name}; if "
-        "it is known before, keep it"
-        for name, score in found.items()
-        if score.max() >= _SURE
-    ]
+    kept = [column.name for column in source.table.columns if column.kept]
+    codes, said = source.raw.numpy()[rows], []
+    for label, y, classes in _labels(source):
+        measure = "balanced accuracy" if classes else "R2 of ranks"
+        for i in np.flatnonzero(_orderly(codes, y[rows], bool(classes))).tolist():
+            score = _alone(codes[:, i], y[rows], bool(classes))
+            if score.max() >= _SURE:
+                said.append(
+                    f"'{kept[i]}' alone {_what(label, classes, score)} almost without error ({measure} "
+                    f"{score.max():.3f} in cross-validation): if it is made from '{label}' or only known after it, "
+                    f"leave it out with --drop {kept[i]}; if it is known before, keep it"
+                )
+    return said
+
+
+def _labels(source: Source) -> list[tuple[str, NDArray[Any], Sequence[str]]]:
+    """What is predicted, one by one: name, targets (n,), and the classes.
+
+    Of quantities, which have none, the ranks: a few large values hide what predicts all others.
+    """
+    assert source.table is not None
+    y, labels = source.y.numpy(), source.table.labels
+    if source.kind == "survival":
+        return [(labels[0], _ranks(y[:, 0]), ()), (labels[1], y[:, 1].astype(np.int64), ("no", "yes"))]
+    if y.ndim > 1:
+        return [(name, y[:, j].astype(np.int64), ("no", "yes")) for j, name in enumerate(labels)]
+    return [(labels[0], y if source.classes else _ranks(y), source.classes)]
+
+
+def _ranks(y: NDArray[Any]) -> NDArray[Any]:
+    return np.asarray(pd.Series(y).rank())
 
 
 def _what(label: str, classes: Sequence[str], score: NDArray[np.float64]) -> str:

@@ -56,7 +56,7 @@ def read_table(files: Sequence[Path], how: Reading | None = None) -> Source:
     labels = label_columns(name, frame, first, how.event)
     owner = how.column or (OWNER if len(files) > 1 else None)
     _check_names(name, frame, labels, owner, how)
-    notes: list[str] = []
+    notes: list[str] = [*frame.attrs["notes"]]
     by = [] if owner is None else [owner]
     rows = complete(name, frame, [*labels, *by], notes)
     frame = frame.iloc[rows].reset_index(drop=True)

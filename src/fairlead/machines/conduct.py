@@ -235,9 +235,9 @@ def agreement(asker: Asker, path: Path) -> tuple[Agreed, Preparation | None]:
         scaling = study.scenario().scaling
         preparation = prepared(agreed.columns, told, scaling)
         if scaling == "own":  # each site has its own means and deviations, and told them to nobody
-            preparation = Preparation(preparation.features, {})
+            preparation = replace(preparation, scales={})
         ignored = tuple(c.name for c in agreed.columns if not c.kept)
-        preparation = Preparation(preparation.features, preparation.scales, agreed.labels, agreed.classes, ignored)
+        preparation = replace(preparation, labels=agreed.labels, classes=agreed.classes, ignored=ignored)
     write_json(path, {"agreed": asdict(agreed), "preparation": preparation and preparation.to_json()})
     return agreed, preparation
 

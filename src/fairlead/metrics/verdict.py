@@ -30,7 +30,6 @@ NO_DIFFERENCE: Verdict = "no difference found"
 TOO_FEW: Verdict = "too few rows to tell"
 FAR = 20  # times the rows of an owner: nobody collects as many more to settle a question
 NOT_JUDGED = "Not judged: "
-UNITS = {"row": "rows", "group of rows": "groups of rows"}  # what a verdict counts: one, and several
 ROUNDING = 1e-9  # of a row's typical score
 TRAINING = {
     "seeds": "training luck from the differences between seeds",
@@ -77,7 +76,7 @@ class OwnerVerdict:
     runs: int
     method_score: float | None
     control_score: float | None
-    constant_score: float | None  # of the best answer that is the same for every row: the majority class or the mean
+    constant_score: float | None  # of an answer that is the same for every row; by `judge` the best one for these rows
     gain: float | None
     lower: float | None  # the interval that holds for all owners at once; None where there is no bound
     upper: float | None
@@ -134,6 +133,14 @@ class _Table:
     def rounding(self) -> float:
         """A variance of rows no larger than this is what rounding left."""
         return (ROUNDING * self.scale) ** 2
+
+    @property
+    def counted(self) -> str:
+        """What it counts. Folds test every row; else an owner has more rows than it was tested on."""
+        n, rows = self.rows.shape[1], "rows" if self.folded else "test rows"
+        if self.grouped:
+            return f"{n:,} {'group' if n == 1 else 'groups'} of {rows}"
+        return f"{n:,} {rows.removesuffix('s') if n == 1 else rows}"
 
     @property
     def folded(self) -> bool:
@@ -378,7 +385,7 @@ def _verdict(p: OwnerPairs, t: _Table, metric: Metric, source: str, e: Evidence,
         asked=None if found else asked,
         more_rows=more,
         training=source,
-        why=_sentence(verdict, metric, e, c, asked, more, "group of rows" if t.grouped else "row"),
+        why=_sentence(verdict, metric, e, c, asked, more, t.counted),
         evidence=e,
     )
 
@@ -389,7 +396,7 @@ def if_finite(x: float) -> float | None:
 
 
 def _sentence(
-    verdict: Verdict, metric: Metric, e: Evidence, c: Corrected, asked: float, more: int | None, unit: str
+    verdict: Verdict, metric: Metric, e: Evidence, c: Corrected, asked: float, more: int | None, own: str
 ) -> str:
     if verdict in (BETTER, WORSE):
         return f"{told_gain(metric.unit, e.gain, c.lower, c.upper)}."
@@ -398,7 +405,6 @@ def _sentence(
     if c.detectable <= asked:
         return f"{span}; one of {size} would have been found."
     one = e.rows == 1
-    own = f"{e.rows:,} {unit if one else UNITS[unit]}"
     luck = "nor would more, but more runs may: training luck is too large or too little known"
     would = _would(e.rows, more) if more else luck
     if verdict == TOO_FEW and more:
@@ -453,14 +459,16 @@ def amount(unit: str, size: float) -> str:
 
 
 def digits(x: float, sign: str = "") -> str:
-    """A number with three digits, or all before the decimal point.
+    """A number with three digits, or all before the decimal point, if they are fewer than ten.
 
     >>> digits(31.4159), digits(16.0), digits(-0.01234, "+"), digits(12345.6), digits(155.0), digits(0.0, "+")
     ('31.4', '16.0', '-0.0123', '12,346', '155', '0')
+    >>> digits(23761944031.7)
+    '2.38e+10'
     """
     if x == 0:
         return "0"
-    return f"{x:{sign},.0f}" if abs(x) >= 999.5 else f"{x:{sign}#.3g}".rstrip(".")
+    return f"{x:{sign},.0f}" if 999.5 <= abs(x) < 1e9 else f"{x:{sign}#.3g}".rstrip(".")
 
 
 def number(unit: str, x: float) -> str:

@@ -33,6 +33,7 @@ from fairlead.report.tables import (
     bar,
     basis,
     caption,
+    copies,
     counts,
     decision_lines,
     enough_rows,
@@ -497,7 +498,7 @@ def _sure(summary: Summary) -> str:
     below = " ".join(marks(summary))  # what stands below the table
     notes = [(way["name"], note) for way in ways(summary) for note in way["notes"] if "step size" not in note]
     said += [f"{name}: {note}." for name, note in notes if note not in below]
-    said += [*luck(summary), *more_tested(summary), *work(summary)]
+    said += [*copies(summary), *luck(summary), *more_tested(summary), *work(summary)]
     return parts.heading("How sure") + "<ul>" + "".join(f"<li>{escape(text)}</li>" for text in said) + "</ul>"
 
 

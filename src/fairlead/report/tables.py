@@ -16,6 +16,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from fairlead.data.survey import BY_CHANCE, COPIES
 from fairlead.metrics import METRICS
 from fairlead.metrics.advice import told_owner
 from fairlead.metrics.verdict import Verdict, digits
@@ -308,7 +309,7 @@ def verdict_lines(summary: Summary, most: int = 12) -> list[str]:
     Up to `most` owners have a line of their own; more are counted by action.
     """
     said = [*marks(summary), *newcomers(summary), caption(summary), *mean_gains(summary), *enough_rows(summary)]
-    said += luck(summary)
+    said += [*copies(summary), *luck(summary)]
     said += [*more_tested(summary), *work(summary)]
     return [*said, *decision_lines(summary), *advice_lines(summary, most)]
 
@@ -395,6 +396,17 @@ def told_voices(summary: Summary, name: str) -> str:
     means = ", ".join(f"{voice} {m.score(scores[voice])}" for voice in decisions[0]["voices"])
     what = f"{m.title[:1].upper()}{m.title[1:]}{' in %' if m.points else ''}"
     return f"{what} on test rows, had everybody deployed it: {means}; as decided: {m.score(entry['accuracy'])}."
+
+
+def copies(summary: Summary) -> list[str]:
+    """A sentence where a method may have learned at one owner the rows that it is tested on at another."""
+    data = summary["data"]
+    found = [note for note in data["notes"] if COPIES in note and not note.endswith(BY_CHANCE)]
+    return [
+        f"{note.split()[0]} of {data['rows']:,} rows are also another owner's: gains of training together may come "
+        "from rows that were learned there and tested here. Leave each copy with one owner."
+        for note in found
+    ]
 
 
 def luck(summary: Summary) -> list[str]:
