@@ -8,6 +8,7 @@ import json
 import numpy as np
 import pytest
 
+from fairlead.comparison.assess import row_numbers
 from fairlead.comparison.findings import Answers, Way, best_alone, find
 from fairlead.metrics import metric
 
@@ -83,6 +84,26 @@ def test_a_tool_is_the_bar_where_it_is_better_by_more_than_chance(rows: int, bar
     local = way("local", "alone", dataclasses.replace(answers(0.8, 1), validation=np.tile(right, rows // 25)))
     trees = way("trees", "alone", dataclasses.replace(answers(0.8, 2), validation=np.tile(more, rows // 25)))
     assert best_alone([local, trees], metric("accuracy"))[1] == bar
+
+
+def test_an_owner_with_most_of_the_rows_does_not_choose_the_bar_of_all_others() -> None:
+    """Eight owners of 25 rows, for whom the trees are 20 points better, and one of 2,000, for whom they are 4 worse."""
+
+    def of(*right: float) -> Answers:
+        sizes = [25] * 8 + [2000]
+        y = [np.zeros(n, dtype=int) for n in sizes]
+        wrong = [np.arange(n) >= round(share * n) for n, share in zip(sizes, right, strict=True)]
+        outputs = [np.stack([~w, w], 1).astype(float) for w in wrong]
+        return Answers([np.arange(n) for n in sizes], y, outputs)
+
+    local, trees = of(*[0.6] * 8, 0.8), of(*[0.8] * 8, 0.76)
+    ways = [
+        way(name, "alone", dataclasses.replace(one, validation=row_numbers(one, metric("accuracy"))))
+        for name, one in (("local", local), ("trees", trees))
+    ]
+    means = [float(one.answers[0].validation.mean()) for one in ways]  # type: ignore[union-attr]
+    assert means == pytest.approx([(8 * 0.6 + 0.8) / 9, (8 * 0.8 + 0.76) / 9])
+    assert best_alone(ways, metric("accuracy"))[1] == "trees"
 
 
 def test_a_lower_error_is_better() -> None:

@@ -455,11 +455,14 @@ def in_units(federation: Federation, client: int, values: Tensor) -> Array:
 def row_numbers(answers: Answers, metric: Metric) -> Array | None:
     """One number for each row of the owners for which the metric is defined; their mean is what choices are made by.
 
-    It is the mean over owners, each counting by its rows: a handful say little of how good a way to train is.
+    It is the mean over owners, each counting the same, as in the table: an owner with most of the rows would else
+    choose the bar of all others. The rows of small owners count more, so that the spread of these numbers shows their
+    luck.
     """
     both = zip(answers.y, answers.outputs, strict=True)
-    each = [metric.row_scores(y, out).rows for y, out in both if not metric.check(y, out)]
-    return np.concatenate(each) if each else None
+    each = [metric.row_scores(y, out).rows for y, out in both if len(y) and not metric.check(y, out)]
+    count = sum(map(len, each)) / max(len(each), 1)
+    return np.concatenate([own * count / len(own) for own in each]) if each else None
 
 
 def summarise_assessment(
