@@ -101,7 +101,7 @@ def test_an_owner_with_most_of_the_rows_does_not_choose_the_bar_of_all_others() 
         way(name, "alone", dataclasses.replace(one, validation=row_numbers(one, metric("accuracy"))))
         for name, one in (("local", local), ("trees", trees))
     ]
-    means = [float(one.answers[0].validation.mean()) for one in ways]  # type: ignore[union-attr]
+    means = [float(one.answers[0].validation.mean()) for one in ways]
     assert means == pytest.approx([(8 * 0.6 + 0.8) / 9, (8 * 0.8 + 0.76) / 9])
     assert best_alone(ways, metric("accuracy"))[1] == "trees"
 
