@@ -1,6 +1,7 @@
 """The real data where it is at hand; and one thread and process, since two test workers share the cores."""
 
 import os
+import secrets
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,6 +9,10 @@ import pytest
 import torch
 
 from fairlead.comparison import beside
+
+# Ray reads it when it is imported, by whichever file is first: the cluster of two nodes in `machines/test_ray.py`
+# listens on all interfaces, and asks everybody for the token.
+os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
 
 
 @pytest.fixture(scope="module", autouse=True)

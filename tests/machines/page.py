@@ -10,6 +10,8 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
+from sites import without_ray
+
 from fairlead.machines.places import free_port
 from fairlead.runs.files import read_json
 
@@ -56,7 +58,7 @@ def run(commands: list[str], folder: Path) -> str:
         running = subprocess.Popen(
             ["bash", "page.sh"],
             cwd=folder,
-            env={**os.environ, **quiet, "PATH": path},
+            env={**without_ray(), **quiet, "PATH": path},
             stdin=subprocess.DEVNULL,
             stdout=said,
             stderr=said,

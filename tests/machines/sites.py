@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -64,3 +65,8 @@ def rounds_done(out: Path, run: str) -> int:
 def started(tried: Any, study: Study, data: Path) -> None:
     for site in study.sites:
         tried.add(site, data / f"{site}.csv")
+
+
+def without_ray() -> dict[str, str]:
+    """The environment without what `tests/conftest.py` tells Ray: as a user has it."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 import signal
 import socket
 import subprocess
@@ -15,9 +14,8 @@ from typing import Any
 
 import pytest
 import torch
+from sites import without_ray
 
-# Read when Ray is imported: its cluster of two nodes listens on all interfaces, and asks everybody for the token.
-os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
 ray = pytest.importorskip("ray", reason="Ray is not installed; `make test-machines` installs and tests it")
 
 import fairlead
@@ -72,9 +70,8 @@ except Exception as error:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads what listens from /proc")
 def test_ray_on_this_machine_listens_on_loopback_for_its_own_process() -> None:
-    unset = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     command = [sys.executable, "-W", "ignore", "-c", ALONE, STRANGER]
-    said = subprocess.run(command, env=unset, stdout=subprocess.PIPE, text=True, timeout=300, check=True).stdout
+    said = subprocess.run(command, env=without_ray(), stdout=subprocess.PIPE, text=True, timeout=300, check=True).stdout
     listens, answer = said.splitlines()
     assert " " not in listens
     assert listens.partition(":")[0].endswith("0100007F")  # 127.0.0.1, and no other
