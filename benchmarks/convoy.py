@@ -164,7 +164,7 @@ def main() -> int:
     """Print the tables of the federations that are there, or what Convoy costs."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.convoy", description=__doc__)
     parser.add_argument("--cache", type=Path, default=RESULTS / "guard", help="where `benchmarks.guard` keeps answers")
-    parser.add_argument("--seeds", default="20,21,22", help="seeds up to 11 were for development")
+    parser.add_argument("--seeds", default="20,21,22", help="seeds up to 10 were for development")
     parser.add_argument("--cost", action="store_true", help="train Convoy on the four hospitals and print its cost")
     parser.add_argument("--parts", type=int, default=5, help="with --cost: of the cross-fitting")
     parser.add_argument("--of", type=Path, help="with --cost: a comparison with Convoy that is there already")

@@ -421,7 +421,7 @@ def main() -> int:
     """Run what is missing, print the tables."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.guard", description=__doc__)
     parser.add_argument("--cache", type=Path, default=RESULTS / "guard", help="where cases are kept")
-    parser.add_argument("--seeds", default="20,21,22", help="seeds up to 11 were for development")
+    parser.add_argument("--seeds", default="20,21,22", help="seeds up to 10 were for development")
     parser.add_argument("--only", default="", help="scenarios whose name contains this")
     parser.add_argument("--most", type=int, help="train so many federations, and print nothing")
     parser.add_argument("--show", action="store_true", help="print the tables of the cases that are there")
