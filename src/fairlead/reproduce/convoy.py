@@ -22,6 +22,7 @@ FIRST = 1  # of the reported seeds
 LEVEL = 0.05
 _SAME: dict[str, Any] = {"scenario": "rotated-digits", "shift": "none"}
 _SHORT: dict[str, Any] = {"lr": 0.02}
+_LENET: dict[str, Any] = {"model": "lenet", "batch_size": 20, "steps": 10, "lr": 0.05}
 # Scenario and settings; rounds at the standard budget, which are fewer than the published ones.
 COLUMNS: dict[str, tuple[dict[str, Any], int]] = {
     "Digits, 12 rotations": ({"scenario": "rotated-digits"}, 40),
@@ -30,6 +31,11 @@ COLUMNS: dict[str, tuple[dict[str, Any], int]] = {
     "Rotated MNIST": ({"scenario": "rotated-mnist"} | _SHORT, 40),
     "Rotated Fashion-MNIST": ({"scenario": "rotated-fashion-mnist"} | _SHORT, 40),
     "CIFAR-10 labels": ({"scenario": "cifar10-labels"}, 30),
+    "Rotated GTSRB": ({"scenario": "gtsrb-rotated", "samples": (128, 32, 96)} | _LENET, 20),
+    "Rotated MNIST, one client with 100 times the rows": ({"scenario": "rotated-mnist-imbalanced"} | _SHORT, 15),
+    "Yearbook": ({"scenario": "yearbook"} | _LENET, 20),
+    "PACS": ({"scenario": "pacs", "image_size": 32} | _LENET, 20),
+    "CIFAR-10, Dirichlet(0.1)": ({"scenario": "cifar10-dirichlet", "samples": (100, 50, 100)} | _LENET, 20),
 }
 ROWS = (*TRACKS, "convoy")
 MEASURES = {"mean": "mean", "low5": "lowest 5%", "worse": "worse"}
