@@ -19,7 +19,8 @@ from filelock import FileLock
 
 import fairlead
 from fairlead.catalogue import parse
-from fairlead.comparison import assess, beside
+from fairlead.comparison import assess, beside, tools
+from fairlead.comparison.bench import FOLD
 from fairlead.core.errors import DivergedError, RunError
 from fairlead.runs import run
 from fairlead.runs.files import read_json
@@ -77,7 +78,7 @@ def test_another_process_makes_the_same_bits_which_this_one_reads(
     assert other.returncode == 0, told
     with monkeypatch.context() as patch:
         patch.setattr(run, "train", no_training)
-        patch.setattr(assess, "yardsticks", no_training)
+        patch.setattr(tools, "yardsticks", no_training)
         patch.setattr(compare_module(), "train_on_all_rows", lambda *given: {})
         assert scores(compared(table, tmp_path / "both").folder) == expected
 
@@ -164,7 +165,7 @@ def test_a_method_that_is_added_leaves_the_tools_as_they_are(
     table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compared(table, tmp_path / "out")
-    monkeypatch.setattr(assess, "yardsticks", no_training)
+    monkeypatch.setattr(tools, "yardsticks", no_training)
     compared(table, tmp_path / "out", methods=["fedavg", "ditto", "fedprox"])
     with pytest.raises(AssertionError, match="trained again"):
         compared(table, tmp_path / "out", fresh=True)
@@ -192,6 +193,6 @@ def test_folds_start_from_weights_of_their_own_but_draw_the_same_newcomers(table
 
     apart, held = tmp_path / "apart", tmp_path / "held"
     compared(table, apart, methods=["fedavg"])
-    assert seeds(apart) == [0, assess.FOLD]
+    assert seeds(apart) == [0, FOLD]
     compared(table, held, methods=["fedavg"], unseen=0.4)
     assert seeds(held) == [0, 0]

@@ -68,7 +68,7 @@ def test_the_bar_is_chosen_inside_each_fold() -> None:
     folds = range(3)
     local = way("local", "alone", *(answers(0.8, 1, fold=f, folds=3, validation=(0.9, 0.7, 0.7)[f]) for f in folds))
     trees = way("trees", "alone", *(answers(0.8, 2, fold=f, folds=3, validation=0.8) for f in folds))
-    bar, name, why = best_alone([local, trees], metric("accuracy"))
+    bar, name, why, _ = best_alone([local, trees], metric("accuracy"))
     assert name == "best alone"
     assert "TREES in 2, LOCAL in 1" in why
     assert [a is b for a, b in zip(bar, (local.answers[0], *trees.answers[1:]), strict=True)] == [True] * 3

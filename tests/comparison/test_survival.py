@@ -68,7 +68,7 @@ def test_a_cox_regression_finds_the_rule_and_a_penalty_shrinks_it() -> None:
     for penalty in (0.01, 1000.0):
         model = CoxRegression(penalty)
         model.fit(x, y)
-        found.append(model.weights)
+        found.append(model.coef_)
     assert np.allclose(found[0], [1.0, -0.5, 0.0], atol=0.12)
     assert np.linalg.norm(found[1]) < np.linalg.norm(found[0]) / 2
 

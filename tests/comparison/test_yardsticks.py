@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from fairlead.comparison.yardsticks import pooled, yardsticks
+from fairlead.comparison.yardsticks import network, pooled, yardsticks
+from fairlead.core import Layout
 from fairlead.core.types import Federation, Split
 
 SIZES = ((30, 10, 12), (40, 12, 15), (5, 2, 3))  # train, validation and test rows of three clients
@@ -149,3 +150,22 @@ def test_answers_for_validation_rows_are_no_better_than_for_rows_that_nothing_wa
         for outputs, part in ((linear.validation, parts[1]), (linear.test, parts[2]))
     ]
     assert error[0] > 0.95 * error[1]
+
+
+@pytest.mark.parametrize("kind", ["classes", "quantity"])
+def test_models_are_those_that_answered_for_the_test_rows(kind: str) -> None:
+    federation, whole = made(kind)
+    for found in yardsticks(federation, whole):
+        tool = network(whole, found.size)
+        for k in range(whole.clients):
+            Layout(tool).write(found.models[k], tool)
+            assert torch.equal(tool(whole.test.client(k)[0]), found.test[k]), found.name
+
+
+def test_images_have_a_most_common_class_that_looks_at_nothing() -> None:
+    x, y = torch.rand(6, 1, 4, 4), torch.tensor([0, 1, 1, 1, 0, 1])
+    rows = joined([(x[:4], y[:4]), (x[4:], y[4:])])
+    images = Federation(rows, rows, rows, ("a", "b"))
+    (found,) = yardsticks(images, images)
+    assert found.size["features"] == 0
+    assert torch.allclose(found.test[0].exp(), torch.tensor([2 / 6, 4 / 6]))

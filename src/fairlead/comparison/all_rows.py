@@ -14,14 +14,17 @@ from statistics import median_low
 import torch
 
 from fairlead.catalogue import decision, with_voices
-from fairlead.comparison.assess import Bench, Fold, Trained, decided, voted
+from fairlead.comparison.assess import Trained, decided, voted
+from fairlead.comparison.bench import Bench, Fold, inside
 from fairlead.comparison.decisions import Voice, in_parts
 from fairlead.comparison.findings import Findings
+from fairlead.comparison.tools import folder_of, tools
 from fairlead.core import Federation, NeedsValidationError, Split
 from fairlead.effort import Choice
 from fairlead.methods.voices import HALVES
 from fairlead.metrics import Metric
 from fairlead.runs.run import Job, result
+from fairlead.runs.summary import Kept
 
 
 def train_on_all_rows(
@@ -55,6 +58,16 @@ def train_on_all_rows(
         except NeedsValidationError:
             continue
     return done
+
+
+def tools_on_all_rows(bench: Bench, fold: Fold, kept: Mapping[str, Kept], name: str) -> dict[str, Kept]:
+    """Where the tools are, and one of them once more: fitted on all rows, with the settings of the first fold."""
+    if name not in kept:
+        return dict(kept)
+    every = fold._replace(refit=joined(fold.refit))
+    tools(bench, every, "all")
+    place = inside(bench, folder_of(bench, every, "all") / name)
+    return {**kept, name: Kept(final=kept[name]["final"], all_rows=place)}
 
 
 def to_use(found: Findings) -> list[str]:

@@ -17,102 +17,32 @@ import dataclasses
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import partial
-from importlib.metadata import version
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
-from filelock import FileLock
 from torch import Tensor
 
-from fairlead.catalogue import Entry, decision
-from fairlead.clients import Engine
-from fairlead.comparison.decisions import Voice, cut, deploy, heard, read_decision
+from fairlead.catalogue import decision
+from fairlead.comparison.bench import Bench, Fold, inside
+from fairlead.comparison.decisions import Voice, deploy, heard, read_decision
 from fairlead.comparison.findings import IMPROVING, LEVEL, Answers, Array, Finding, Findings, Way, mean
 from fairlead.comparison.remarks import remarks
-from fairlead.comparison.yardsticks import VERSION, Yardstick, packed, pooled, unpacked, yardsticks
+from fairlead.comparison.tools import folder_of, tools
+from fairlead.comparison.yardsticks import Yardstick, pooled
 from fairlead.core import DivergedError, Federation, NeedsValidationError, Split
-from fairlead.core.files import private_folder
 from fairlead.effort import Choice, Curve, Effort, search
 from fairlead.methods import Decision
 from fairlead.methods.voices import LeftOut
 from fairlead.metrics import Metric, OwnerVerdict
-from fairlead.runs.files import read_tensors, write_tensors
-from fairlead.runs.identity import digest, fingerprint, versions
-from fairlead.runs.material import Factory, Material
+from fairlead.runs.identity import digest, versions
 from fairlead.runs.records import rows_of, validation_losses
-from fairlead.runs.run import Job, Progress, Run, check_same, kept_outputs, result, rounds_in
-from fairlead.runs.summary import Data, Found, Summary, read_run_summary
-from fairlead.settings import Experiment
+from fairlead.runs.run import Job, check_same, kept_outputs, result, rounds_in
+from fairlead.runs.summary import Data, Found, Kept, Summary, read_run_summary
 
-TWIN = 1_000_003  # what is added to a seed for a twin
-FOLD = 10_007  # what is added to a seed for each further fold
 POOLED = "pooled"
-
-
-class Fold(NamedTuple):
-    """One division into rows to learn from and rows to test on."""
-
-    number: int
-    chooses: Federation  # train, validation and test rows
-    refit: Federation  # the validation rows have joined the train rows
-
-
-@dataclass(frozen=True)
-class Bench:
-    """What all runs of an assessment have in common."""
-
-    folder: Path
-    entries: Mapping[str, Entry]
-    experiment: Experiment
-    engine: Engine
-    factory: Factory | None  # of the user's own model
-    effort: Effort
-    seed: int
-    tell: Callable[[str, int], Progress | None]  # what to report a run's progress to: method, its rounds at most
-    _materials: dict[int, Material] = field(default_factory=dict, repr=False)  # by the id of their federation
-    _methods: dict[str, str] = field(default_factory=dict, repr=False)  # fingerprints by name
-    _parts: dict[tuple[int, bool, int, bool], list[Federation]] = field(default_factory=dict, repr=False)
-    _choices: dict[Path, Choice] = field(default_factory=dict, repr=False)  # by the folder of a method's trials
-
-    def material(self, federation: Federation) -> Material:
-        """What all runs on these rows share; a federation is looked at once, however many runs it is for."""
-        return self._materials.setdefault(id(federation), Material(self.experiment, federation, self.factory))
-
-    def job(self, place: str, name: str, federation: Federation, seed: int) -> Job:
-        """A run of the method, its step size and rounds still open."""
-        asked = self.experiment.alone() if name == "local" else self.experiment
-        # How a run was found is no part of it: with more effort, or in another comparison, it is the same run.
-        e = dataclasses.replace(asked, effort=None, folds=None, metric=None)
-        folder = self.folder / "runs" / place / name
-        job = self.material(federation).job(Run(folder, name, self.entries[name], e, seed), self.engine)
-        # Taken once for all of the comparison's runs: hundreds of them would take it hundreds of times.
-        if name not in self._methods:
-            self._methods[name] = fingerprint(self.entries[name])
-        return dataclasses.replace(job, made=job.made | {"method": self._methods[name]})
-
-    def seed_in(self, fold: Fold, repeat: int = 0) -> int:
-        """The seed of trainings in a fold.
-
-        Folds with the same first weights would be lucky or unlucky together, and their differences would not show it.
-        Who is new, hostile or failing is drawn from the seed too, and stays the same in all folds.
-        """
-        e = self.experiment
-        drawn = bool(e.unseen or e.attack or e.faults)
-        return self.seed + TWIN * repeat + (0 if drawn else FOLD * fold.number)
-
-    def parts(self, fold: Fold, how: LeftOut, validated: bool) -> list[Federation]:
-        """The fold's rows without each of their parts, cut once for all methods; see `decisions.cut`."""
-        key = (fold.number, validated, how.of, how.halved)
-        if key not in self._parts:
-            train, validation = (int(split.sizes.sum()) for split in (fold.chooses.train, fold.chooses.validation))
-            share = validation / max(train + validation, 1) if validated else 0.0
-            self._parts[key] = cut(fold.refit, how, self.seed, share)
-        return self._parts[key]
 
 
 # Settings of a trial, which differ from one to the next.
@@ -206,7 +136,7 @@ def voted(bench: Bench, name: str, place: str, federation: Federation, voices: S
     last = voices[-1].final
     job = bench.job(place, name, federation, last.seed)
     # Made from other runs or for another metric, it is another run.
-    made = [_inside(bench, one) for voice in voices for one in voice.runs]
+    made = [inside(bench, one.folder) for voice in voices for one in voice.runs]
     e = dataclasses.replace(last.experiment, unseen=job.experiment.unseen, options=job.experiment.options)
     job = dataclasses.replace(job, folder=job.folder / digest([made, metric.name]), experiment=e)
     deploy(job, voices, how, metric)
@@ -275,29 +205,14 @@ def decided(job: Job, choice: Choice) -> Job:
     return dataclasses.replace(job, folder=job.folder / f"lr{choice.lr:.3g}-rounds{choice.round}", experiment=e)
 
 
-def tools(bench: Bench, fold: Fold) -> list[Yardstick]:
-    """The yardsticks of a fold, from their file where it was made from the same rows by the same software."""
-    balance = bench.experiment.training.balance
-    rows = [bench.material(federation).data for federation in (fold.chooses, fold.refit)]
-    made = digest([rows, balance, VERSION, {name: version(name) for name in ("numpy", "scipy", "scikit-learn")}])
-    path = bench.folder / "runs" / f"fold{fold.number}" / "tools" / f"{made}.safetensors"
-    with FileLock(private_folder(path.parents[1] / "locks") / path.name):
-        if not path.exists():
-            tensors, facts = packed(yardsticks(fold.chooses, fold.refit, balance))
-            private_folder(path.parent)
-            write_tensors(path, tensors, **facts)
-    return unpacked(*read_tensors(path))
-
-
 class Assessment(NamedTuple):
     """All ways to train, ready to be judged, and the federated runs behind them."""
 
     ways: list[Way]
     twins: list[Answers]
     runs: dict[str, list[Trained]]  # by method, one for every fold
-    all_rows: Mapping[str, Job] = MappingProxyType(
-        {}
-    )  # by method: a last run on all rows, to be used rather than judged
+    tools: Mapping[str, Kept]  # by name: where the models of a standard tool are
+    all_rows: Mapping[str, Job] = MappingProxyType({})  # by method: a last run on all rows, to be used and not judged
 
 
 def trainings(bench: Bench, name: str, folds: Sequence[Fold]) -> int:
@@ -379,7 +294,9 @@ def assess(bench: Bench, folds: Sequence[Fold], metric: Metric) -> Assessment:
     ]
     by = ", ".join(dict.fromkeys(title for _, title in shared))
     last = Way(POOLED, f"all rows in one place, {by}", "pooled", [found for found, _ in shared], [])
-    return Assessment([*alone, *methods, last], twins, runs)
+    places = [folder_of(bench, fold) for fold in folds]
+    kept = {name: Kept(final=[[inside(bench, place / name)] for place in places], all_rows=None) for name in company}
+    return Assessment([*alone, *methods, last], twins, runs, kept)
 
 
 def _notes(runs: Sequence[Trained], effort: Effort) -> list[str]:
@@ -477,6 +394,7 @@ def summarise_assessment(
         versions=versions(),
         control="local",
         methods=methods,
+        tools=dict(done.tools),
         findings=cast(Found, found.to_json()),
         data=data,
     )
@@ -504,19 +422,14 @@ def _method(bench: Bench, found: Findings, done: Assessment, name: str, sizes: l
         "average": "clients",
         "worse": [c["id"] for c in clients if c["verdict"] == "worse"],
         "clients": clients,
-        "runs": [_inside(bench, run.chosen_in) for run in runs],
-        "final": [[_inside(bench, job) for job in run.final[: bench.effort.repeats]] for run in runs],
-        "all_rows": _inside(bench, done.all_rows[name]) if name in done.all_rows else None,
+        "runs": [inside(bench, run.chosen_in.folder) for run in runs],
+        "final": [[inside(bench, job.folder) for job in run.final[: bench.effort.repeats]] for run in runs],
+        "all_rows": inside(bench, done.all_rows[name].folder) if name in done.all_rows else None,
         "search": [_search(run.choice) for run in runs],
         "notes": way.notes,
     }
     decisions = [read_decision(run.final[0].folder) for run in runs]
     return entry | ({} if None in decisions else {"decisions": decisions})
-
-
-def _inside(bench: Bench, job: Job) -> str:
-    """A run's folder inside the comparison's."""
-    return job.folder.relative_to(bench.folder).as_posix()
 
 
 def _client(k: int, found: Findings, way: Finding, bar: Finding, n_train: int, n_test: int) -> dict[str, Any]:

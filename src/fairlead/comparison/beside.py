@@ -22,7 +22,8 @@ from filelock import FileLock, Timeout
 from threadpoolctl import threadpool_limits
 
 from fairlead.clients import RAY
-from fairlead.comparison.assess import Bench, Fold, Piece, crossings, pieces
+from fairlead.comparison.assess import Piece, crossings, pieces
+from fairlead.comparison.bench import Bench, Fold
 from fairlead.core.fast.machine import cores, threads
 from fairlead.core.files import private_folder
 from fairlead.metrics import Metric

@@ -24,7 +24,7 @@ from torch import nn
 from fairlead.catalogue import Entry, decision
 from fairlead.clients import Engine, check_models, wrapped
 from fairlead.comparison import frames
-from fairlead.comparison.all_rows import to_use, train_on_all_rows
+from fairlead.comparison.all_rows import to_use, tools_on_all_rows, train_on_all_rows
 from fairlead.comparison.asked import (
     CONTROL,
     Asked,
@@ -37,7 +37,8 @@ from fairlead.comparison.asked import (
     seeds_of,
     with_loss,
 )
-from fairlead.comparison.assess import Bench, Fold, answered, assess, check_folder, summarise_assessment
+from fairlead.comparison.assess import answered, assess, check_folder, summarise_assessment
+from fairlead.comparison.bench import Bench, Fold
 from fairlead.comparison.beside import share
 from fairlead.comparison.decisions import Protocol
 from fairlead.comparison.findings import Findings, Kind, Way, find
@@ -417,7 +418,8 @@ def _assessed(
     done = assess(bench, folds, chosen)
     found = find(done.ways, first.owners, chosen, why, done.twins)
     if len(folds) > 1:
-        done = done._replace(all_rows=train_on_all_rows(bench, folds[0], done.runs, to_use(found), chosen))
+        all_rows = train_on_all_rows(bench, folds[0], done.runs, to_use(found), chosen)
+        done = done._replace(all_rows=all_rows, tools=tools_on_all_rows(bench, folds[0], done.tools, found.alone))
     parameters = sum(p.numel() for p in module.parameters())
     summary = summarise_assessment(bench, found, done, folds, parameters, data)
     write_summary(out, summary)
@@ -546,8 +548,8 @@ def clear(folder: Path) -> None:
     for settings in sorted(folder.glob("runs/**/settings.json")):
         _clear_run(settings.parent)
     pages = [folder / name for name in ("report.html", "figures/differences.png", "figures/curves.png")]
-    made = [file for kind in ("locks", "tools") for file in folder.glob(f"runs/**/{kind}/*")]
-    for path in (*made, folder / "settings.json", folder / "summary.json", *pages):
+    made = [file for kind in ("locks/*", "tools/**/*") for file in folder.glob(f"runs/**/{kind}")]
+    for path in (*filter(Path.is_file, made), folder / "settings.json", folder / "summary.json", *pages):
         path.unlink(missing_ok=True)
 
 

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import product
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -91,6 +91,7 @@ class Findings:
     owners: list[str]
     bar: str  # the name of the best alone
     why_bar: str
+    alone: str  # the way that an owner alone should use: the bar, or where folds have different ones, the most frequent
     training: str  # where training luck was measured: a key of `metrics.TRAINING`
     ways: list[Finding]
     recommendation: Recommendation | None  # None where LOCAL alone was run
@@ -111,7 +112,7 @@ def find(
 ) -> Findings:
     """Judge every way to train against the best alone. `twins` are LOCAL's runs again, with other seeds."""
     by_name = {way.name: way for way in ways}
-    bar, name, why = best_alone([way for way in ways if way.kind == "alone"], metric)
+    bar, name, why, alone = best_alone([way for way in ways if way.kind == "alone"], metric)
     if name == BEST_ALONE:
         ways = [Way(name, "the best alone", "alone", bar, []), *ways]
     luck = paired(owners, twins, by_name["local"].answers) if twins else None
@@ -132,6 +133,7 @@ def find(
         owners=list(owners),
         bar=name,
         why_bar=why,
+        alone=alone,
         training=_training_of(verdicts),
         ways=found,
         recommendation=recommend(verdicts, LEVEL, improving, name in improving) if verdicts else None,
@@ -148,8 +150,17 @@ def _training_of(verdicts: Mapping[str, list[OwnerVerdict]]) -> str:
     return next((v.training for own in verdicts.values() for v in own if v.training), "")
 
 
-def best_alone(ways: Sequence[Way], metric: Metric) -> tuple[list[Answers], str, str]:
-    """The bar: in every fold the answers of the way that was best on the fold's validation rows; its name and why.
+class Bar(NamedTuple):
+    """What every way to train is judged against."""
+
+    answers: list[Answers]
+    name: str
+    why: str
+    alone: str  # the way behind it, or the most frequent of them
+
+
+def best_alone(ways: Sequence[Way], metric: Metric) -> Bar:
+    """The bar: in every fold the answers of the way that was best on the fold's validation rows.
 
     The choice is made inside the fold, so that no test row has a part in it. Another way takes the place of the first,
     LOCAL, where it is better by more than its standard error: a choice by luck among few rows would be a bar that is
@@ -158,15 +169,17 @@ def best_alone(ways: Sequence[Way], metric: Metric) -> tuple[list[Answers], str,
     """
     chosen = {fold: _best_in(fold, ways, metric) for fold in sorted({a.fold for a in ways[0].answers})}
     bar = [answers for fold, way in chosen.items() for answers in way.answers if answers.fold == fold]
-    names = Counter(way.title for way in chosen.values()).most_common()
-    first = next(iter(chosen.values()))
+    counts = Counter(way.name for way in chosen.values()).most_common()
+    titles, first = {way.name: way.title for way in ways}, next(iter(chosen.values()))
     if all(a.validation is None for way in ways for a in way.answers):
-        return bar, first.name, "as published"
-    if len(names) == 1:
+        return Bar(bar, first.name, "as published", first.name)
+    if len(counts) == 1:
         stays = "since nothing else alone is better on validation rows by more than chance"
-        return bar, first.name, stays if first is ways[0] else "the best alone on validation rows"
-    told = ", ".join(f"{title} in {count}" for title, count in names)
-    return bar, BEST_ALONE, f"chosen on the validation rows of each of {len(chosen)} folds ({told})"
+        why = stays if first is ways[0] else "the best alone on validation rows"
+        return Bar(bar, first.name, why, first.name)
+    told = ", ".join(f"{titles[name]} in {count}" for name, count in counts)
+    why = f"chosen on the validation rows of each of {len(chosen)} folds ({told})"
+    return Bar(bar, BEST_ALONE, why, counts[0][0])
 
 
 def _best_in(fold: int, ways: Sequence[Way], metric: Metric) -> Way:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pandas as pd
 import torch
@@ -30,7 +31,7 @@ from fairlead.runs.deployment import Deployment, read_deployment
 from fairlead.runs.files import read_object
 from fairlead.runs.identity import fingerprint
 from fairlead.runs.run import Job, kept_outputs
-from fairlead.runs.summary import Entry, read_summary
+from fairlead.runs.summary import read_summary
 from fairlead.settings import Experiment
 
 
@@ -70,7 +71,7 @@ def recheck(folder: Path, data: Path | str | None = None) -> Rechecked:
     rounds = _Divisions(dataclasses.replace(experiment, scenario=scenario), source, plan["seeds"][0])
     ways = {way["name"]: way["scores"] for way in summary["findings"]["ways"]}
     chosen, found, apart = metric(summary["findings"]["metric"]), [], 0.0
-    for name, one in summary["methods"].items():
+    for name, one in {**summary["methods"], **summary.get("tools", {})}.items():
         answers = []
         for fold, repeat, run in _runs(one):
             count = summary["settings"].get("folds", 1)
@@ -83,7 +84,7 @@ def recheck(folder: Path, data: Path | str | None = None) -> Rechecked:
     return Rechecked(found, apart)
 
 
-def _runs(one: Entry) -> list[tuple[int, int, str]]:
+def _runs(one: Mapping[str, Any]) -> list[tuple[int, int, str]]:
     """Fold, repeat and folder of the runs that a method was judged by."""
     if "final" in one:
         return [(fold, repeat, run) for fold, runs in enumerate(one["final"]) for repeat, run in enumerate(runs)]
@@ -120,13 +121,15 @@ def _answers(run: Path, raw: pd.DataFrame, federation: Federation) -> tuple[Answ
     for name, rows in zip(deployment.owners, torch.split(test.rows, test.sizes.tolist()), strict=True):
         pieces.append(deployment.preparation.transform(raw.iloc[rows.numpy()], name, []) if len(rows) else test.x[:0])
     federation = dataclasses.replace(federation, test=dataclasses.replace(test, x=torch.cat(pieces)))
-    outputs = kept_outputs(_job(run, deployment, federation), "test")
-    return answered(federation, federation.test, outputs), _apart(run, deployment, pieces, outputs)
-
-
-def _apart(run: Path, deployment: Deployment, samples: list[Tensor], outputs: list[Tensor]) -> float:
     module = deployment.network()
-    alone = [load_run(run, k, copy.deepcopy(module)).outputs(x) for k, x in enumerate(samples)]
+    alone = [load_run(run, k, copy.deepcopy(module)).outputs(x) for k, x in enumerate(pieces)]
+    # No engine has a part in a standard tool.
+    tool = deployment.tool is not None
+    outputs = alone if tool else kept_outputs(_job(run, deployment, federation), "test")
+    return answered(federation, federation.test, outputs), _apart(alone, outputs)
+
+
+def _apart(alone: list[Tensor], outputs: list[Tensor]) -> float:
     return max((float((a - b).abs().max()) for a, b in zip(alone, outputs, strict=True) if len(a)), default=0.0)
 
 

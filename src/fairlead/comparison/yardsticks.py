@@ -17,7 +17,6 @@ thousand rows.
 
 from __future__ import annotations
 
-import json
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -30,7 +29,10 @@ from scipy.optimize import minimize
 from threadpoolctl import threadpool_limits
 from torch import Tensor
 
-from fairlead.core.types import Federation, Named, Split
+from fairlead.core import Layout, RunError
+from fairlead.core.types import Federation, Split
+from fairlead.models import Tool
+from fairlead.models.tools import FLOOR
 
 Rows = NDArray[np.float64]
 
@@ -40,13 +42,12 @@ TITLES = {
     "survival": {"majority": "the same risk for all", "linear": "Cox regression"},
 }
 NAMES = ("majority", "linear", "trees")
-VERSION = 2  # raise it with every change that gives the same rows other outputs
+VERSION = 3  # raise it with every change that gives the same rows other outputs
 PENALTIES = (1.0, 0.1, 10.0, 0.01)  # of the linear model; the first that is best, so a usual one where nothing tells
 PARTS = 5  # of the validation rows: each is answered with the settings that the others choose
 LEAVES = (4, 15)  # of a tree
 SMALL = 500  # rows: below, trees are grown on coarser bins, in fewer steps and with few leaves
 TREES = 50  # at most, on few rows; twice as many on more
-FLOOR = 1e-6  # the least probability: a class that the client never saw is unlikely, not impossible
 
 
 @dataclass(frozen=True)
@@ -56,8 +57,10 @@ class Yardstick:
     name: str
     title: str
     validation: list[Tensor]  # by client, (n, K): fitted on train rows, with settings chosen on other validation rows
-    test: list[Tensor]  # by client, (n, K): fitted on train and validation rows
+    test: list[Tensor]  # by client, (n, K): what its model answers
     settings: list[str]  # what each client chose
+    models: Tensor  # (N, D): fitted on train and validation rows, the vector of a `Tool` for each client
+    size: dict[str, int]  # of this `Tool`
 
 
 def yardsticks(federation: Federation, refit: Federation, balance: bool = False) -> list[Yardstick]:
@@ -69,28 +72,7 @@ def yardsticks(federation: Federation, refit: Federation, balance: bool = False)
     plain = federation.train.x.dim() == 2 and federation.train.x.is_floating_point()
     titles = TITLES["classes" if federation.classes else federation.target_kind]
     names = titles if plain else ("majority",)
-    return [_yardstick(_Tool(name, titles[name], balance), federation, refit) for name in names]
-
-
-def packed(tools: Sequence[Yardstick]) -> tuple[Named, dict[str, str]]:
-    """Yardsticks as named tensors and texts, for a file."""
-    tensors = {
-        f"{tool.name}.{part}.{k}": outputs
-        for tool in tools
-        for part in ("validation", "test")
-        for k, outputs in enumerate(getattr(tool, part))
-    }
-    return tensors, {tool.name: json.dumps([tool.title, tool.settings]) for tool in tools}
-
-
-def unpacked(tensors: Named, facts: Mapping[str, str]) -> list[Yardstick]:
-    """What `packed` gave."""
-    found = []
-    for name in (name for name in NAMES if name in facts):
-        title, settings = json.loads(facts[name])
-        validation, test = ([tensors[f"{name}.{p}.{k}"] for k in range(len(settings))] for p in ("validation", "test"))
-        found.append(Yardstick(name, title, validation, test, settings))
-    return found
+    return [_yardstick(_Kind(name, titles[name], balance), federation, refit) for name in names]
 
 
 def pooled(federation: Federation) -> Federation:
@@ -104,7 +86,7 @@ def pooled(federation: Federation) -> Federation:
     return replace(federation, train=train, validation=validation, test=test, names=("all",))
 
 
-class _Tool(NamedTuple):
+class _Kind(NamedTuple):
     """Which tool, and whether every class weighs the same in it."""
 
     name: str
@@ -112,29 +94,61 @@ class _Tool(NamedTuple):
     balance: bool
 
 
-def _yardstick(tool: _Tool, federation: Federation, refit: Federation) -> Yardstick:
+def _yardstick(tool: _Kind, federation: Federation, refit: Federation) -> Yardstick:
     # Of few rows, threads would wait for each other longer than they work.
     few = int(refit.train.sizes.max()) < 10 * SMALL
     with threadpool_limits(1 if few else None):
         found = [_alone(tool, federation, refit, k) for k in range(federation.clients)]
-    validation, test, settings = (list(column) for column in zip(*found, strict=True))
-    return Yardstick(tool.name, tool.title, validation, test, settings)
+    validation, fitted, settings = (list(column) for column in zip(*found, strict=True))
+    models, size = _models(fitted, refit)
+    test = [_answers(models[k], size, refit, k) for k in range(refit.clients)]
+    return Yardstick(tool.name, tool.title, validation, test, settings, models, size)
 
 
-def _alone(tool: _Tool, federation: Federation, refit: Federation, client: int) -> tuple[Tensor, Tensor, str]:
-    """One client's outputs on its validation and test rows, and the settings it chose."""
+def _alone(tool: _Kind, federation: Federation, refit: Federation, client: int) -> tuple[Tensor, list[_Fitted], str]:
+    """One client's outputs on its validation rows, what it fitted (once, or for each label), and its settings."""
     (x, y), (vx, vy) = (_numbers(s, client) for s in (federation.train, federation.validation))
-    (wx, wy), (tx, _) = (_numbers(s, client) for s in (refit.train, refit.test))
+    wx, wy = _numbers(refit.train, client)
     classes, parts = len(federation.classes), _parts(federation.validation, client)
     if classes == 0 or y.ndim == 1:
-        validation, test, words = _one(tool, classes, (x, y), (vx, vy), parts, (wx, wy), tx)
+        outputs, fitted, words = _one(tool, classes, (x, y), (vx, vy), parts, (wx, wy))
+        every = [fitted]
     else:  # several labels, each of them yes or no: its log-odds, as a network gives them
-        each = [_one(tool, 2, (x, y[:, j]), (vx, vy[:, j]), parts, (wx, wy[:, j]), tx) for j in range(y.shape[1])]
-        validation = np.stack([one[0][:, 1] - one[0][:, 0] for one in each], 1)
-        test = np.stack([one[1][:, 1] - one[1][:, 0] for one in each], 1)
+        each = [_one(tool, 2, (x, y[:, j]), (vx, vy[:, j]), parts, (wx, wy[:, j])) for j in range(y.shape[1])]
+        outputs, every = np.stack([one[0][:, 1] - one[0][:, 0] for one in each], 1), [one[1] for one in each]
         words = "; ".join(dict.fromkeys(one[2] for one in each))
-    made = (torch.from_numpy(o).to(torch.get_default_dtype()) for o in (validation, test))
-    return next(made), next(made), words
+    return torch.from_numpy(outputs).to(torch.get_default_dtype()), every, words
+
+
+def network(federation: Federation, size: Mapping[str, int]) -> Tool:
+    """What a tool becomes, with any weights."""
+    return Tool(federation.outputs, federation.target_kind, **size)
+
+
+def _models(fitted: Sequence[Sequence[_Fitted]], federation: Federation) -> tuple[Tensor, dict[str, int]]:
+    """Every client's network as a vector, (N, D), and the size that all of them have."""
+    grown = [tree for each in fitted for one in each for stage in one.trees() for tree in stage]
+    size = {
+        "features": _features(federation.train.x).shape[1],
+        "trees": max((len(one.trees()) for each in fitted for one in each), default=0),
+        "nodes": max((len(tree) for tree in grown), default=1),
+    }
+    rows = []
+    for each in fitted:
+        made = network(federation, size)
+        with torch.no_grad():
+            for label, one in enumerate(each):
+                one.write(made, label if federation.target_kind == "labels" else None)
+        rows.append(Layout(made).read(made))
+    return torch.cat(rows), size
+
+
+def _answers(model: Tensor, size: Mapping[str, int], federation: Federation, client: int) -> Tensor:
+    """What a client's network gives for its test rows."""
+    made = network(federation, size)
+    with torch.no_grad():
+        found: Tensor = Layout(made).write(model, made)(federation.test.client(client)[0])
+    return found
 
 
 def _parts(split: Split, client: int) -> NDArray[np.int64]:
@@ -145,15 +159,14 @@ def _parts(split: Split, client: int) -> NDArray[np.int64]:
 
 
 def _one(
-    tool: _Tool,
+    tool: _Kind,
     classes: int,
     train: tuple[Rows, Rows],
     check: tuple[Rows, Rows],
     parts: NDArray[np.int64],
     refit: tuple[Rows, Rows],
-    test: Rows,
-) -> tuple[Rows, Rows, str]:
-    """Choose on the `check` rows, fit again on the `refit` rows, answer for the test rows.
+) -> tuple[Rows, _Fitted, str]:
+    """Choose on the `check` rows, fit again on the `refit` rows.
 
     Also answers for the check rows, for each part of them with the settings that the others choose.
     """
@@ -169,10 +182,10 @@ def _one(
         unseen[parts == part] = answers[best(parts != part)][parts == part]
     chosen = settings[best(np.ones(len(y), dtype=bool))]
     words = ", ".join(f"{key} {value:g}" for key, value in chosen.items())
-    return unseen, _fit(tool, classes, *refit, **chosen).predict(test), words
+    return unseen, _fit(tool, classes, *refit, **chosen), words
 
 
-def _tried(tool: _Tool, classes: int, train: tuple[Rows, Rows], x: Rows) -> Iterator[tuple[dict[str, Any], Rows]]:
+def _tried(tool: _Kind, classes: int, train: tuple[Rows, Rows], x: Rows) -> Iterator[tuple[dict[str, Any], Rows]]:
     """The settings that are tried, and the answers of each for the rows x."""
     if tool.name == "majority":
         yield {}, _fit(tool, classes, *train).predict(x)
@@ -216,8 +229,66 @@ class _Fitted:
         shares[:, self.kinds] = np.maximum(raw, FLOOR)
         return np.asarray(np.log(shares / shares.sum(1, keepdims=True)))
 
+    def trees(self) -> list[list[NDArray[Any]]]:
+        """The nodes of its trees: for each stage one tree for every score."""
+        if self.model is None or self._is_linear():
+            return []
+        try:  # scikit-learn has no public way to read them
+            return [[tree.nodes for tree in stage] for stage in self.model._predictors]
+        except AttributeError as error:
+            raise RunError(
+                f"this scikit-learn keeps boosted trees in another way ({error}); install one from 1.4 to 1.9"
+            ) from error
 
-def _fit(tool: _Tool, classes: int, x: Rows, y: Rows, **settings: Any) -> _Fitted:
+    def _is_linear(self) -> bool:
+        return hasattr(self.model, "coef_")
+
+    def _linear(self) -> tuple[Rows, Rows]:
+        """Weights (scores, features), or (1, 1) where there are none, and a constant for each score."""
+        if self._is_linear():
+            return np.atleast_2d(self.model.coef_), np.atleast_1d(self.model.intercept_)
+        return np.zeros((1, 1)), np.ravel(self.model._baseline_prediction)
+
+    def write(self, made: Tool, label: int | None) -> None:
+        """Copy it into a network: into all of it, or into one label's outputs."""
+        if self.model is None:
+            same = torch.from_numpy(self.same).to(made.bias)
+            if label is None:
+                made.bias.copy_(same)
+            else:
+                made.bias[label] = same[1] - same[0]
+            return
+        weights, bias = self._linear()
+        at = [label or 0]
+        if label is None and self.kinds is not None:
+            at = self.kinds[-len(bias) :].tolist()  # of two classes a tool has one score, that of the second
+            made.known.zero_()
+            made.known[self.kinds] = 1
+        made.weight[at] = torch.from_numpy(weights).to(made.weight)
+        made.bias[at] = torch.from_numpy(bias).to(made.bias)
+        for t, stage in enumerate(self.trees()):
+            for place, nodes in zip(at, stage, strict=True):
+                _write_tree(made, t, place, nodes)
+
+
+def _write_tree(made: Tool, stage: int, place: int, nodes: NDArray[Any]) -> None:
+    """Copy a tree of scikit-learn's."""
+    here, leaf = np.arange(len(nodes)), nodes["is_leaf"].astype(bool)
+    threshold = nodes["num_threshold"].astype(np.float32)
+    # Rounded down: rows are in single precision, and none of them changes sides.
+    threshold = np.where(threshold > nodes["num_threshold"], np.nextafter(threshold, np.float32(-np.inf)), threshold)
+    columns = {
+        "feature": np.where(leaf, 0, nodes["feature_idx"]),
+        "threshold": np.where(leaf, 0, threshold),
+        "left": np.where(leaf, here, nodes["left"]),
+        "right": np.where(leaf, here, nodes["right"]),
+        "value": np.where(leaf, nodes["value"], 0),
+    }
+    for name, values in columns.items():
+        made.get_buffer(name)[stage, place, : len(nodes)] = torch.from_numpy(values.astype(np.float32))
+
+
+def _fit(tool: _Kind, classes: int, x: Rows, y: Rows, **settings: Any) -> _Fitted:
     """The tool, fitted to these rows."""
     kinds: NDArray[np.int64] | None = None
     target: NDArray[Any] = y
@@ -244,7 +315,7 @@ def _fit(tool: _Tool, classes: int, x: Rows, y: Rows, **settings: Any) -> _Fitte
     return _Fitted(same, model, kinds)
 
 
-def _model(tool: _Tool, n: int, *, classes: bool, penalty: float = 1.0, leaves: int = 4, trees: int = 50) -> Any:
+def _model(tool: _Kind, n: int, *, classes: bool, penalty: float = 1.0, leaves: int = 4, trees: int = 50) -> Any:
     # Here, since they take a second to import, and whoever imports fairlead would wait for it.
     from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
     from sklearn.linear_model import LogisticRegression, Ridge
@@ -267,8 +338,12 @@ def _model(tool: _Tool, n: int, *, classes: bool, penalty: float = 1.0, leaves: 
 
 def _numbers(split: Split, client: int) -> tuple[Rows, Rows]:
     x, y = split.client(client)
-    x = x if x.dim() == 2 else x.flatten(1)[:, :0]  # nothing looks at an image here
-    return x.to(torch.float64).numpy(), y.to(torch.float64).numpy()
+    return _features(x).to(torch.float64).numpy(), y.to(torch.float64).numpy()
+
+
+def _features(x: Tensor) -> Tensor:
+    """The samples as rows of features; nothing looks at an image here."""
+    return x if x.dim() == 2 and x.is_floating_point() else x.flatten(1)[:, :0].float()
 
 
 def _weights(classes: int, train: Rows, y: Rows) -> Rows:
@@ -306,7 +381,7 @@ class CoxRegression:
     """A linear risk with the largest partial likelihood, less `penalty` / 2 times the squared weights."""
 
     def __init__(self, penalty: float = 1.0) -> None:
-        self.penalty, self.weights = penalty, np.zeros(0)
+        self.penalty, self.coef_, self.intercept_ = penalty, np.zeros(0), 0.0
 
     def fit(self, x: Rows, y: Rows) -> None:
         """Find the weights."""
@@ -315,8 +390,8 @@ class CoxRegression:
             loss, gradient = partial_likelihood(x @ w, y)
             return loss + self.penalty / 2 * float(w @ w), x.T @ gradient + self.penalty * w
 
-        self.weights = minimize(value, np.zeros(x.shape[1]), jac=True, method="L-BFGS-B").x
+        self.coef_ = minimize(value, np.zeros(x.shape[1]), jac=True, method="L-BFGS-B").x
 
     def predict(self, x: Rows) -> Rows:
         """The risks of rows, (n,)."""
-        return np.asarray(x @ self.weights)
+        return np.asarray(x @ self.coef_)

@@ -12,7 +12,9 @@ from __future__ import annotations
 import importlib.util
 import logging
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -35,7 +37,7 @@ from fairlead.runs.deployment import Deployment, Factory
 from fairlead.runs.files import read_json, write_json
 from fairlead.runs.identity import versions
 from fairlead.runs.run import DECISION
-from fairlead.runs.summary import Summary, read_summary
+from fairlead.runs.summary import Summary, Way, read_summary
 
 FORMAT = 1
 USE = '''"""Predictions for a table of raw rows: python use.py new.csv"""
@@ -130,7 +132,10 @@ def card(summary: Summary, predictor: Predictor, choice: Choice, onnx: bool) -> 
     risk = "a risk, higher for an earlier event; only the order and the differences of risks mean something"
     told = {"class": f"one of {', '.join(d.classes)}", "survival": risk}.get(d.kind, KINDS[d.kind].words)
     network = f"the network `{d.model}`" if d.model else "a network of the owner's own program"
-    other = "" if choice.method == CONTROL else ", together with other owners whose rows stayed with them"
+    if d.tool is not None:
+        network = f"what the standard tool `{choice.method}` fitted ({_way(summary, choice)['title']}), as a network"
+    alone = d.tool is not None or choice.method == CONTROL
+    other = ", alone" if alone else ", together with other owners whose rows stayed with them"
     network_only = (
         "\n`model.onnx` is the network alone: it takes prepared samples (`model.samples(rows)`) and gives what stands "
         "before probabilities and units (`model.outputs(rows)`).\n"
@@ -196,24 +201,37 @@ def _decided(choice: Choice, owner: str) -> str:
 
 def _score(summary: Summary, owner: str, choice: Choice) -> str:
     """How good the method was for this owner, with the verdict."""
-    entry = next(one for one in summary["methods"][choice.method]["clients"] if one["name"] == owner)
-    found = summary["findings"]
-    way = next(one for one in found["ways"] if one["name"] == choice.method)
+    entry = next(one for one in summary["methods"][CONTROL]["clients"] if one["name"] == owner)
+    found, way = summary["findings"], _way(summary, choice)
     score = way["scores"][found["owners"].index(owner)]
     told = "no score: it cannot be computed on these rows" if score is None else f"{score:.4f}"
     lines = [f"{found['metric']}: {told}, on {entry['n_test']} rows that the scored models had not seen in training."]
-    if entry["verdict"]:
-        lines.append(f"Against the best that {owner} can do alone ({found['bar']}): {entry['verdict']}. {entry['why']}")
-    low, high = entry["interval"] or (None, None)
-    if low is not None and high is not None:
-        level = f"{100 * summary['settings'].get('level', 0.95):g}%"
-        lines.append(f"The gain is {entry['difference']:+.4f}, between {low:+.4f} and {high:+.4f} (at {level}).")
+    verdict = next((one for one in way["verdicts"] if one["owner"] == owner), None)
+    if choice.method == found["bar"]:
+        lines.append("It is the best of the ways to train alone, which the others are compared with.")
+    if verdict is not None:
+        against = f"Against the best that {owner} can do alone ({found['bar']})"
+        lines.append(f"{against}: {verdict['verdict']}. {verdict['why']}")
+        lines += _span(verdict, summary["settings"].get("level", 0.95))
     advised = recommended(summary, owner)
-    if advised != choice.method:
+    if advised not in (None, choice.method):
         lines.append(f"The comparison recommends `{advised}` to {owner}.")
-    if summary["methods"][choice.method].get("all_rows"):
+    if {**summary["methods"], **summary.get("tools", {})}[choice.method].get("all_rows"):
         lines.append("The scores are of the folds' models, each tested on rows it did not learn from.")
     return "\n".join(lines)
+
+
+def _way(summary: Summary, choice: Choice) -> Way:
+    """What was found of the way to train that the model is from."""
+    return next(one for one in summary["findings"]["ways"] if one["name"] == choice.method)
+
+
+def _span(verdict: Mapping[str, Any], level: float) -> list[str]:
+    """The gain with its interval, where it has one."""
+    gain, low, high = (verdict[key] for key in ("gain", "lower", "upper"))
+    if low is None or high is None:
+        return []
+    return [f"The gain is {gain:+.4f}, between {low:+.4f} and {high:+.4f} (at {100 * level:g}%)."]
 
 
 def _columns(d: Deployment) -> str:

@@ -23,7 +23,7 @@ from fairlead.data.files import read_frame, table_files
 from fairlead.data.preparation import Preparation
 from fairlead.runs.checkpoint import load_snapshot
 from fairlead.runs.deployment import Deployment, read_deployment
-from fairlead.runs.summary import read_summary
+from fairlead.runs.summary import Summary, read_summary
 
 CONTROL = "local"
 BALANCED = (
@@ -107,17 +107,20 @@ class Choice(NamedTuple):
 
 
 def choose_run(folder: Path, owner: str, method: str | None = None, fold: int | None = None) -> Choice:
-    """The run of a comparison whose model an owner should use; by default of the method recommended to it."""
-    summary = read_summary(folder)
-    methods, said = summary.get("methods", {}), ""
+    """The run whose model an owner should use: of the method recommended to it, else of the best alone."""
+    summary, said = read_summary(folder), ""
+    kept: dict[str, Mapping[str, Any]] = {**summary["methods"], **summary.get("tools", {})}
     if method is None:
-        method = recommended(summary, owner)
-        said = "as recommended to it" if method != CONTROL else "as no method is recommended to it"
-    if method not in methods:
-        ways = [way["name"] for way in summary.get("findings", {}).get("ways", [])]
-        why = "is a yardstick, whose models are not kept" if method in ways else "is not in this comparison"
-        raise InputError(f"{method} {why}; {nearest(method, methods)}")
-    one = methods[method]
+        method, said = recommended(summary, owner), "as recommended to it"
+    if method is None:
+        alone = summary["findings"].get("alone", CONTROL)
+        method = alone if alone in kept else CONTROL
+        said = "the best that owners do alone, as no method is recommended to it"
+    if method not in kept:
+        ways = [way["name"] for way in summary["findings"]["ways"]]
+        why = "has no models for an owner" if method in ways else "is not in this comparison"
+        raise InputError(f"{method} {why}; {nearest(method, kept)}")
+    one = kept[method]
     folds = [runs[0] for runs in one.get("final", [])]
     if fold is not None:
         require(0 <= fold < len(folds), f"--fold must be 0 to {len(folds) - 1}, got {fold}")
@@ -131,10 +134,10 @@ def choose_run(folder: Path, owner: str, method: str | None = None, fold: int | 
     return Choice(folder / path, method, f"{owner}: {method}{', ' * bool(said)}{said}; {which}")
 
 
-def recommended(summary: Mapping[str, Any], owner: str) -> str:
-    """The method that the comparison recommends to an owner, or LOCAL."""
-    advice = (summary.get("findings", {}).get("recommendation") or {}).get("owners", [])
-    return next((one["method"] for one in advice if one["owner"] == owner and one["method"]), CONTROL)
+def recommended(summary: Summary, owner: str) -> str | None:
+    """The method that the comparison recommends to an owner, if any."""
+    advice = (summary["findings"]["recommendation"] or {}).get("owners", [])
+    return next((one["method"] for one in advice if one["owner"] == owner and one["method"]), None)
 
 
 def owners_in(folder: Path) -> Deployment:

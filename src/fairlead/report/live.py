@@ -52,7 +52,8 @@ class Training(NamedTuple):
 def live_page(folder: Path, state: str) -> str:
     """The page of a comparison that is not finished."""
     plan = read_plan(folder)
-    found = [_training(folder, path) for path in sorted((folder / "runs").rglob("settings.json"))]
+    every = [_training(folder, path) for path in sorted((folder / "runs").rglob("settings.json"))]
+    found = [training for training in every if training.method in plan["methods"]]  # standard tools have no rounds
     of = {name: [t for t in found if t.method == name] for name in plan["methods"]}
     latest = {name: sorted((t for t in some if t.written), key=lambda t: -t.written) for name, some in of.items()}
     shown = {name: _drawn(some) for name, some in latest.items()}

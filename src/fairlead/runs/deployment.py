@@ -19,7 +19,7 @@ from fairlead.core import Federation, InputError, Method, RunError, nearest, req
 from fairlead.core.targets import TargetKind
 from fairlead.data.columns import as_keys
 from fairlead.data.preparation import EVERYBODY, Preparation
-from fairlead.models import build
+from fairlead.models import Tool, build
 from fairlead.models.networks import MODELS
 from fairlead.runs.files import read_object
 
@@ -47,6 +47,7 @@ class Deployment:
     sd: tuple[float, ...]
     balanced: bool  # whether every class weighed the same in training
     preparation: Preparation | None  # of a table's rows; images and tensors need none
+    tool: dict[str, int] | None = None  # the size of a `fairlead.models.Tool`, where the model is one
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, for a file."""
@@ -67,6 +68,8 @@ class Deployment:
 
     def bare(self, factory: Factory | None = None) -> nn.Module:
         """The network with any weights, before the method adds to it."""
+        if self.tool is not None:
+            return Tool(self.outputs, self.kind, **self.tool)
         if factory is None and self.model is None:
             raise InputError(
                 "a model function of your own made this network; give it again from Python: "

@@ -151,6 +151,7 @@ class Found(TypedDict):
     owners: list[str]
     bar: str
     why_bar: str
+    alone: NotRequired[str]
     training: str
     ways: list[Way]
     recommendation: dict[str, Any] | None  # `fairlead.metrics.Recommendation`
@@ -192,6 +193,13 @@ class Data(TypedDict):
     columns: NotRequired[list[DataColumn]]  # empty where the data is no table
 
 
+class Kept(TypedDict):
+    """Where the models of a standard tool are, each owner's its own."""
+
+    final: list[list[str]]  # folders, one for each fold
+    all_rows: str | None  # folder of the models that learned from all rows, after the folds
+
+
 class Summary(TypedDict):
     """A comparison. `scenario`, `settings` and `versions` say what was run; `settings` has the seeds, or the folds."""
 
@@ -200,6 +208,7 @@ class Summary(TypedDict):
     versions: dict[str, str]
     control: str
     methods: dict[str, Entry]
+    tools: NotRequired[dict[str, Kept]]  # beside LOCAL, by name
     findings: Found
     data: Data
 
