@@ -29,7 +29,7 @@ from scipy.stats import binomtest, ttest_1samp
 
 from fairlead.catalogue import parse
 from fairlead.clients import InProcess, engine
-from fairlead.comparison.assess import TWIN
+from fairlead.comparison.bench import TWIN
 from fairlead.comparison.decisions import Answers, in_parts, one_after_another
 from fairlead.core import DivergedError, Federation, NeedsValidationError, Plan, Split
 from fairlead.functional import stack_weights, voice_outputs

@@ -1,6 +1,7 @@
-"""Twins: Fairlead's LOCAL, trained again and again with another seed, on real tables and images.
+"""Twins: a method, LOCAL say, trained again and again with another seed, on real tables and images.
 
-A twin's true difference from its twin is zero, so every verdict on a pair of them is false.
+A twin's true difference from its twin is zero, so every verdict on a pair of them is false. Owners who train alone are
+lucky or unlucky each for itself; those who share a model are so together.
 """
 
 from __future__ import annotations
@@ -15,12 +16,13 @@ import torch
 from torch import nn
 
 import fairlead
+from fairlead.catalogue import parse
 from fairlead.clients import InProcess, engine
-from fairlead.comparison.assess import FOLD, answered
+from fairlead.comparison.assess import answered
+from fairlead.comparison.bench import FOLD
 from fairlead.comparison.findings import Answers
 from fairlead.core import Federation, Plan, Training
 from fairlead.data import Source
-from fairlead.methods.local import local
 from fairlead.rounds import federate
 from fairlead.runs.material import Material
 from fairlead.settings import check, resolve
@@ -54,23 +56,24 @@ def kinds(data: Path) -> dict[str, Kind]:
 
 @dataclasses.dataclass(frozen=True)
 class Twins:
-    """LOCAL on one data set, ready to be trained with any seed."""
+    """A method on one data set, ready to be trained with any seed."""
 
+    method: str
     kind: Kind
     source: Source
     training: Training
     rounds: int
 
     @staticmethod
-    def of(kind: Kind) -> Twins:
-        """The step size and rounds are the preset's, or LOCAL's own search with a quick effort, made once."""
+    def of(method: str, kind: Kind) -> Twins:
+        """The step size and rounds are the preset's, or the method's own search with a quick effort, made once."""
         experiment = resolve(check(kind.settings))
         training, rounds = experiment.training, experiment.rounds
         if experiment.effort is not None:
-            alone = fairlead.compare(["local"], **kind.settings, folds=1, effort="quick").summary["methods"]["local"]
-            found = alone["search"][0]
+            done = fairlead.compare([method], **kind.settings, folds=1, effort="quick").summary["methods"]
+            found = done[method]["search"][0]
             training, rounds = dataclasses.replace(training, lr=found["lr"]), found["round"]
-        return Twins(kind, experiment.scenario.load(experiment.data_dir), training, rounds)
+        return Twins(method, kind, experiment.scenario.load(experiment.data_dir), training, rounds)
 
     def single(self, division: int, count: int) -> tuple[Sequence[str], list[list[Answers]]]:
         """Twins on one division of the rows into train and test; each has one run."""
@@ -88,7 +91,9 @@ class Twins:
         materials = [Material(experiment, federation) for federation in federations]
         runs = [
             [
-                dataclasses.replace(alone(m.federation, self.training, self.rounds, m.module(own), own), fold=i)
+                dataclasses.replace(
+                    trained(self.method, m.federation, self.training, self.rounds, m.module(own), own), fold=i
+                )
                 for i, (m, own) in enumerate((m, seed + FOLD * i) for i, m in enumerate(materials))
             ]
             for seed in range(1000 * division, 1000 * division + count)
@@ -96,11 +101,13 @@ class Twins:
         return federations[0].owners, runs
 
 
-def alone(federation: Federation, training: Training, rounds: int, module: nn.Module, seed: int) -> Answers:
-    """LOCAL's answers for the test rows of every client."""
-    plan = Plan(rounds=rounds, evaluate_every=rounds, seed=seed)
+def trained(
+    method: str, federation: Federation, training: Training, rounds: int, module: nn.Module, seed: int
+) -> Answers:
+    """The method's answers for the test rows of every client."""
+    plan, entry = Plan(rounds=rounds, evaluate_every=rounds, seed=seed), parse(method)
     with InProcess(federation, training, engine("vectorised")) as clients:
-        for _ in federate(local(), clients, module, plan):
+        for _ in federate(entry.method, clients, module, plan, average=entry.average):
             pass
         return answered(federation, federation.test, clients.outputs("test"))
 
@@ -138,7 +145,7 @@ def cross_validated_losses(x: np.ndarray, y: np.ndarray, sets: np.ndarray, hidde
         federation = scenario.build(0, source=source, fold=(i, folds), refit=True)
         torch.manual_seed(i)
         module = small_network(hidden)(tuple(federation.train.x.shape[1:]), federation.outputs)
-        found = alone(federation, Training(lr=0.03, batch_size=16, momentum=0.9), 15, module, i)
+        found = trained("local", federation, Training(lr=0.03, batch_size=16, momentum=0.9), 15, module, i)
         losses.append(np.stack([_losses(target, out) for target, out in zip(found.y, found.outputs, strict=True)]))
     return np.stack(losses, axis=-1)
 

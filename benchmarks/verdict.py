@@ -3,7 +3,8 @@
 Three tables in Markdown:
 
 simulation   made-up owners, with the truth known: false verdicts, coverage, and the power to find a gain of 5 points
-twins        LOCAL against LOCAL with another seed, on real data: every verdict is false; and with a gain planted in one
+twins        LOCAL, or --method, against itself with another seed, on real data: every verdict is false; and with a gain
+             planted in one
 folds        the variance of a cross-validated difference, estimated from one data set and seen over many
 """
 
@@ -191,6 +192,7 @@ def comparisons(twins: Twins, asked: argparse.Namespace) -> Iterator[tuple[str, 
             mixed = [found[i] for i in rng.permutation(len(found))]
             yield "1 seed", owners, mixed[:2], []
             yield "1 seed, 1 twin", owners, mixed[:2], mixed[2:4]
+            yield "2 seeds", owners, mixed[:4], []
             yield "3 seeds", owners, mixed[:6], []
         owners, found = twins.folded(division, max(asked.models // 2, 3), FOLDS)
         for _ in range(each):
@@ -240,7 +242,7 @@ class Tally:
 
 def twins(asked: argparse.Namespace) -> Iterator[list[str]]:
     yield [
-        *("data", "metric", "owners", "design", "test rows", "LOCAL", "comparisons"),
+        *("data", "metric", "owners", "design", "test rows", asked.method, "comparisons"),
         *("any false verdict, %", "rows only, %", "false for the mean, %"),
         *("gain of 5 points found, %", "rows only, %"),
     ]
@@ -248,7 +250,7 @@ def twins(asked: argparse.Namespace) -> Iterator[list[str]]:
         kind = kinds(asked.data_dir)[name]
         tallies: dict[tuple[str, str], Tally] = {}
         rng, count = np.random.default_rng(1), 0
-        for design, owners, compared, others in comparisons(Twins.of(kind), asked):
+        for design, owners, compared, others in comparisons(Twins.of(asked.method, kind), asked):
             count, half, rest = len(owners), len(compared) // 2, len(others) // 2
             luck = against(owners, others[:rest], others[rest:]) if others else None
             ours, theirs = compared[:half], compared[half:]
@@ -314,6 +316,7 @@ def main() -> int:
     parser.add_argument("--divisions", type=int, default=8, help="of the rows into train and test, per scenario (8)")
     parser.add_argument("--models", type=int, default=12, help="twins on each division (12), half as many in folds")
     parser.add_argument("--scenarios", default=",".join(known), help=f"of {','.join(known)}")
+    parser.add_argument("--method", default="local", help="whose twins are compared (local)")
     parser.add_argument("--data-dir", type=Path, default=Path("data"), help="folder with tables/ and mnist/")
     asked = parser.parse_args()
     if asked.models < 6:
