@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from fairlead.effort import STILL
 from fairlead.metrics import METRICS, TRAINING
 from fairlead.metrics.advice import told_owner
 from fairlead.report import parts
@@ -525,7 +526,8 @@ def _training(summary: Summary) -> str:
     if body:
         head = ("Method", "Fold", "Step sizes tried: validation loss", "Step size", "Rounds", "Loss", "Still improving")
         table = parts.table(head, body, "", "search")
-        text += f"<details><summary>What each method tried and chose</summary>{table}</details>"
+        rule = f"A smaller step size that needs more rounds was taken only if its loss was lower by {STILL:.0%} or more."
+        text += f"<details><summary>What each method tried and chose</summary><p class='soft'>{rule}</p>{table}</details>"
     return text
 
 
