@@ -1,8 +1,9 @@
 """`python -m benchmarks.verdict`: how often verdicts of `fairlead.metrics` are wrong, and how often they find a gain.
 
-Three tables in Markdown:
+Four tables in Markdown:
 
 simulation   made-up owners, with the truth known: false verdicts, coverage, and the power to find a gain of 5 points
+together     the same, where owners share the luck of training, wholly or in part
 twins        LOCAL, or --method, against itself with another seed, on real data: every verdict is false; and with a gain
              planted in one
 folds        the variance of a cross-validated difference, estimated from one data set and seen over many
@@ -75,15 +76,16 @@ def rows_only(differences: Floats) -> float:
 # Simulation ------------------------------------------------------------------------------------------------------
 
 
-def made_up(rng: np.random.Generator, n: int, seeds: int, folds: int, luck: float, gain: float) -> tuple[Floats, ...]:
+def made_up(rng: np.random.Generator, n: int, moves: Floats) -> tuple[Floats, ...]:
     """Hits of method and control (seeds, n) and the folds: 75% of rows are easy, 5% hopeless, 20% a toss-up.
 
-    Every run moves the method's accuracy by a normal draw with standard deviation `luck`.
+    `moves` (seeds, folds) is how far a run moves the method's accuracy.
     """
+    seeds, folds = moves.shape
     kind = rng.random(n)
     ease = np.where(kind < 0.75, 1.0, np.where(kind < 0.8, 0.0, rng.random(n)))
     fold = np.stack([rng.permutation(n) % folds for _ in range(seeds)])
-    moved = gain + np.take_along_axis(luck * rng.normal(size=(seeds, folds)), fold, 1)
+    moved = np.take_along_axis(moves, fold, 1)
     method, control = rng.random((2, seeds, n)) < ease
     flip = rng.random((seeds, n))
     method = np.where(moved > 0, method | (flip < moved / 0.15), method & ~(flip < -moved / 0.85))
@@ -100,16 +102,21 @@ def as_pairs(name: str, method: Floats, control: Floats, fold: Floats) -> OwnerP
     return OwnerPairs(name, runs)
 
 
-def simulate(owners: int, n: int, design: str, luck: float, gain: float, times: int) -> dict[str, float]:
-    """Rates over `times` comparisons."""
+def simulate(
+    owners: int, n: int, design: str, luck: float, gain: float, times: int, shared: float = 0.0
+) -> dict[str, float]:
+    """Rates over `times` comparisons; `shared` is the part of training luck's variance that owners have in common."""
     seeds, folds, count = DESIGNS[design]
-    rng = np.random.default_rng([owners, n, seeds, folds, count, int(1000 * luck), int(1000 * gain)])
+    rng = np.random.default_rng([owners, n, seeds, folds, count, *(int(1000 * x) for x in (luck, gain, shared))])
     wrong = covered = 0
     found, gains, plain = np.zeros((times, owners), bool), np.zeros((times, owners)), np.ones((times, owners))
     for t in range(times):
-        made = [made_up(rng, n, seeds, folds, luck, gain) for _ in range(owners)]
+        own, common = rng.normal(size=(owners, seeds, folds)), rng.normal(size=(seeds, folds))
+        moves = gain + luck * (math.sqrt(1 - shared) * own + math.sqrt(shared) * common)
+        made = [made_up(rng, n, moved) for moved in moves]
         pairs = [as_pairs(str(k), *m) for k, m in enumerate(made)]
-        twins = [as_pairs(str(k), *made_up(rng, n, count, 1, luck, 0)) for k in range(owners)] if count else None
+        others = luck * rng.normal(size=(owners, count, 1))
+        twins = [as_pairs(str(k), *made_up(rng, n, moved)) for k, moved in enumerate(others)] if count else None
         verdicts = judge(pairs, metric("accuracy"), twins=twins)
         wrong += is_sure(verdicts) if gain == 0 else any(v.verdict == "worse" for v in verdicts)
         covered += all((v.lower or 0) <= gain <= (v.upper or 0) for v in verdicts)
@@ -144,6 +151,23 @@ def simulation(asked: argparse.Namespace) -> Iterator[list[str]]:
                     f"{100 * null['plain_wrong'] / asked.comparisons:.1f}",
                     f"{100 * null['covered'] / asked.comparisons:.1f}",
                     *(f"{100 * gain[key]:.0f}" for key in ("found", "known", "plain")),
+                ]
+
+
+def together(asked: argparse.Namespace) -> Iterator[list[str]]:
+    yield [
+        *("owners", "test rows", "run-to-run sd, points", "of it shared, %", "design"),
+        *("false verdict for any owner, %", "gain of 5 points found, %", "with known variance, %"),
+    ]
+    for luck in (0.01, 0.03):
+        for shared in (0.0, 0.5, 1.0):
+            for design in ("3 seeds", "5 seeds", "5 folds"):
+                null = simulate(20, 200, design, luck, 0, asked.comparisons, shared)
+                gain = simulate(20, 200, design, luck, GAIN, max(asked.comparisons // 4, 20), shared)
+                yield [
+                    *("20", "200", f"{100 * luck:.0f}", f"{100 * shared:.0f}", design),
+                    share(int(null["wrong"]), asked.comparisons),
+                    *(f"{100 * gain[key]:.0f}" for key in ("found", "known")),
                 ]
 
 
@@ -182,19 +206,21 @@ def p_rows_only(owner: OwnerPairs, m: Metric) -> float:
 def comparisons(twins: Twins, asked: argparse.Namespace) -> Iterator[tuple[str, Sequence[str], list[Runs], list[Runs]]]:
     """Design, owners, the twins that are compared (half against half), and twins of the control where it has any.
 
-    The twins of one comparison are all different ones; every twin serves in several comparisons.
+    The twins of one comparison are all different ones; every twin serves in several comparisons, but for one
+    comparison a division: these are independent.
     """
     rng = np.random.default_rng(0)
     each = -(-asked.comparisons // asked.divisions)
     for division in range(asked.divisions):
-        owners, found = twins.single(division, asked.models)
-        for _ in range(each):
-            mixed = [found[i] for i in rng.permutation(len(found))]
-            yield "1 seed", owners, mixed[:2], []
-            yield "1 seed, 1 twin", owners, mixed[:2], mixed[2:4]
-            yield "2 seeds", owners, mixed[:4], []
-            yield "3 seeds", owners, mixed[:6], []
-        owners, found = twins.folded(division, max(asked.models // 2, 3), FOLDS)
+        if not asked.only_folds:
+            owners, found = twins.single(division, asked.models)
+            for _ in range(each):
+                mixed = [found[i] for i in rng.permutation(len(found))]
+                yield "1 seed", owners, mixed[:2], []
+                yield "1 seed, 1 twin", owners, mixed[:2], mixed[2:4]
+                yield "2 seeds", owners, mixed[:4], []
+                yield "3 seeds", owners, mixed[:6], []
+        owners, found = twins.folded(division, 2 if each == 1 else max(asked.models // 2, 3), FOLDS)
         for _ in range(each):
             yield "5 folds", owners, [found[i] for i in rng.permutation(len(found))[:2]], []
 
@@ -301,6 +327,7 @@ def _variances(d: Floats) -> list[str]:
 
 SECTIONS: dict[str, Callable[[argparse.Namespace], Iterator[list[str]]]] = {
     "simulation": simulation,
+    "together": together,
     "twins": twins,
     "folds": folds,
 }
@@ -316,6 +343,7 @@ def main() -> int:
     parser.add_argument("--divisions", type=int, default=8, help="of the rows into train and test, per scenario (8)")
     parser.add_argument("--models", type=int, default=12, help="twins on each division (12), half as many in folds")
     parser.add_argument("--scenarios", default=",".join(known), help=f"of {','.join(known)}")
+    parser.add_argument("--only-folds", action="store_true", help="of the twins' designs the folds alone")
     parser.add_argument("--method", default="local", help="whose twins are compared (local)")
     parser.add_argument("--data-dir", type=Path, default=Path("data"), help="folder with tables/ and mnist/")
     asked = parser.parse_args()

@@ -219,6 +219,31 @@ def test_owners_with_few_runs_learn_from_the_others() -> None:
     assert training_shares([unknown])[0][0] < 0.2 * mean[-1]
 
 
+def test_owners_who_are_lucky_together_tell_less_of_training_luck() -> None:
+    """Luck of the same size: in the same runs for all owners it is known less well than in each one's own."""
+    rng = np.random.default_rng(1)
+    owners, folds, n = 20, 5, 500
+    fold = np.arange(n) % folds
+
+    def evidence(luck: np.ndarray) -> Evidence:
+        owner = []
+        for k in range(owners):
+            method = 10 - rng.normal(size=n) - luck[k, fold]
+            runs = [
+                PairedRun(i, np.zeros(len(i)), method[i], np.full(len(i), 10.0), fold=f)
+                for f in range(folds)
+                for i in [np.flatnonzero(fold == f)]
+            ]
+            owner.append(OwnerPairs(str(k), runs))
+        found = judge(owner, metric("mae"))[0].evidence
+        assert found is not None
+        return found
+
+    luck = np.tile([-0.25, -0.1, 0.0, 0.1, 0.25], (owners, 1))
+    shared, alone = evidence(luck), evidence(rng.permuted(luck, axis=1))
+    assert shared.training_spread**0.5 / shared.training > 1.5 * alone.training_spread**0.5 / alone.training
+
+
 def test_more_rows_that_would_tell_are_about_right() -> None:
     """With so many rows a difference of that size is found at least four times in five, and not much more often."""
     rng = np.random.default_rng(0)

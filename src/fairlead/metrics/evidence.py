@@ -287,10 +287,39 @@ class Ratio:
         return np.asarray(seen - self.freedom / 2 * np.log(expected), dtype=np.float64)
 
 
-def training_shares(ratios: list[list[Ratio]]) -> tuple[Floats, Floats]:
+def independence(gains: Floats) -> float:
+    """How many owners' worth of runs there are for each owner: 1, or less where owners are lucky together.
+
+    `gains` (owners, repeats, folds) are in standard deviations of each owner's row luck. Owners who share a model gain
+    or lose in the same runs, so that K owners say no more of the size of training luck than K / (1 + (K - 1) ρ²) that
+    train alone do. ρ² is the mean square of the covariance of two owners as a share of the product of their variances,
+    both without the bias that few runs give them. Two runs show no correlation: then it is 1.
+
+    >>> luck = np.random.default_rng(0).normal(size=(40, 1, 5))
+    >>> independence(luck) > 0.5, independence(np.ones((40, 1, 1)) * luck[:1]) < 0.05
+    (True, True)
+    """
+    owners, repeats, folds = gains.shape
+    axis, freedom = (2, repeats * (folds - 1)) if folds > 1 else (1, repeats - 1)
+    if owners < 2 or freedom < 2:
+        return 1.0
+    off = (gains - gains.mean(axis, keepdims=True)).reshape(owners, -1)
+    covariance = off @ off.T / freedom
+    own: Floats = covariance.diagonal()
+    square = float((covariance**2).sum() - (own**2).sum())
+    product = float(own.sum() ** 2 - (own**2).sum())
+    # What they are expected to be, from the true square and product: Isserlis' theorem.
+    expected = np.array([[1 + 1 / freedom, 1 / freedom], [2 / freedom, 1]])
+    square, product = np.linalg.solve(expected, [square, product])
+    alike = min(max(float(square / product), 0.0), 1.0) if product > 0 else 1.0
+    return float(1 / (1 + (owners - 1) * alike))
+
+
+def training_shares(ratios: list[list[Ratio]], independent: float = 1.0) -> tuple[Floats, Floats]:
     """Mean and variance of every owner's share of training luck, from its own runs and from everybody's.
 
-    Empirical Bayes on a grid: owners' shares scatter about a common one, and few runs draw an owner to it.
+    Empirical Bayes on a grid: owners' shares scatter about a common one, and few runs draw an owner to it. What owners
+    say of the common share counts as often as they are `independent`.
 
     >>> quiet, loud = (training_shares([[Ratio(f, 4, 400, 100)]] * 5)[0][0] for f in (1.0, 10.0))
     >>> bool(quiet < 0.005), bool(0.05 < loud < 0.2)
@@ -303,7 +332,7 @@ def training_shares(ratios: list[list[Ratio]]) -> tuple[Floats, Floats]:
     prior = np.exp(scatter)
     prior /= prior.sum(2, keepdims=True)
     seen = np.einsum("scg,kg->ksc", prior, likelihood)
-    common = np.log(seen).sum(0) - 0.5 * ((log - math.log(MEDIAN)) / SPREAD) ** 2  # (spread, common)
+    common = independent * np.log(seen).sum(0) - 0.5 * ((log - math.log(MEDIAN)) / SPREAD) ** 2  # (spread, common)
     weight = np.exp(common - common.max())
     weight /= weight.sum()
     own = np.einsum("sc,scg,kg,ksc->kg", weight, prior, likelihood, 1 / seen)

@@ -19,7 +19,16 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fairlead.core.errors import require
-from fairlead.metrics.evidence import Corrected, Evidence, Ratio, by_group, correct, overlap, training_shares
+from fairlead.metrics.evidence import (
+    Corrected,
+    Evidence,
+    Ratio,
+    by_group,
+    correct,
+    independence,
+    overlap,
+    training_shares,
+)
 from fairlead.metrics.measures import Metric
 
 Floats = NDArray[np.float64]
@@ -244,7 +253,8 @@ def _evidence(tables: dict[str, _Table], twins: dict[str, _Table], metric: Metri
         return []
     own = [_ratio(t) for t in tables.values()]
     paired = [_twin_ratio(twins[name]) if name in twins else None for name in tables]
-    share, doubt = training_shares([[r[0] for r in both if r and r[0]] for both in zip(own, paired, strict=True)])
+    ratios = [[r[0] for r in both if r and r[0]] for both in zip(own, paired, strict=True)]
+    share, doubt = training_shares(ratios, independence(_lucks(list(tables.values()), own)))
     found = []
     for k, t in enumerate(tables.values()):
         n, mean = t.rows.shape[1], t.rows.mean(0)
@@ -268,6 +278,14 @@ def _evidence(tables: dict[str, _Table], twins: dict[str, _Table], metric: Metri
             )
         )
     return found
+
+
+def _lucks(tables: Sequence[_Table], own: Sequence[_Runs | None]) -> Floats:
+    """The gains of the runs, in standard deviations of row luck, of the owners that were in every run."""
+    known = [(np.array(_run_gains(t)), r) for t, r in zip(tables, own, strict=True) if r]
+    most = max((gains.shape for gains, _ in known), default=(1, 1))
+    found = [gains * math.sqrt(f.rows / spread) for gains, (f, spread) in known if f and gains.shape == most]
+    return np.array(found, dtype=np.float64).reshape(len(found), *most)
 
 
 def _run_gains(t: _Table) -> tuple[tuple[float, ...], ...]:

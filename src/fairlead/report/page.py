@@ -526,8 +526,12 @@ def _training(summary: Summary) -> str:
     if body:
         head = ("Method", "Fold", "Step sizes tried: validation loss", "Step size", "Rounds", "Loss", "Still improving")
         table = parts.table(head, body, "", "search")
-        rule = f"A smaller step size that needs more rounds was taken only if its loss was lower by {STILL:.0%} or more."
-        text += f"<details><summary>What each method tried and chose</summary><p class='soft'>{rule}</p>{table}</details>"
+        rule = (
+            f"A smaller step size that needs more rounds was taken only if its loss was lower by {STILL:.0%} or more."
+        )
+        text += (
+            f"<details><summary>What each method tried and chose</summary><p class='soft'>{rule}</p>{table}</details>"
+        )
     return text
 
 
