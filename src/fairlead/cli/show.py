@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from rich.table import Table
 from fairlead.cli.command import console
 from fairlead.comparison.recheck import Rechecked
 from fairlead.data import Survey
-from fairlead.report import data_notes, opening_lines, verdict_lines, verdict_table, write_page
+from fairlead.report import can_predict, data_notes, opening_lines, verdict_lines, verdict_table, write_page
 from fairlead.runs.summary import read_summary
 
 MOST_COLUMNS = 24  # lines of a table that `compare` shows; `data` shows all
@@ -30,6 +31,10 @@ def show(folder: Path, noted: bool = False) -> None:
     for line in verdict_lines(summary):
         console.print(escape(line), highlight=False)
     console.print(f"Report: {page}", highlight=False, soft_wrap=True)
+    if can_predict(summary):
+        owner = shlex.quote(summary["findings"]["owners"][0])
+        use = f"Use a model: fairlead predict {shlex.quote(str(folder))} --owner {owner} new.csv"
+        console.print(escape(use), highlight=False, soft_wrap=True)
 
 
 def show_data(found: Survey) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from fairlead.report.page import write_page
 from fairlead.report.read import read_records
 from fairlead.report.tables import (
+    can_predict,
     caption,
     data_notes,
     headline,
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 FIGURES = ("client_differences", "curves", "save_png", "save_svg", "scatter")
 
 __all__ = [
+    "can_predict",
     "caption",
     "client_differences",
     "curves",

@@ -33,6 +33,7 @@ from fairlead.report.tables import (
     action,
     bar,
     basis,
+    can_predict,
     caption,
     copies,
     counts,
@@ -268,6 +269,7 @@ def _who(summary: Summary) -> str:
         for one in owners
     ]
     table = parts.table(("Owner", "Recommendation", "Why"), body, "words who stacked", "recommendation")
+    table += USE if can_predict(summary) else ""
     if len(owners) <= NAMED:
         return f"{title}{table}"
     few = []
@@ -282,6 +284,13 @@ def _who(summary: Summary) -> str:
         )
     counted = parts.table(("Recommendation", "Owners", "For example"), few, "words actions-of", "recommendations")
     return f"{title}{counted}<details><summary>All {len(owners):,} owners, one by one</summary>{table}</details>"
+
+
+USE = (
+    "<p class='soft'>What an owner is told to use, or else the best that owners do alone, answers for new rows: "
+    "<code>fairlead predict RUN --owner NAME new.csv</code>, where RUN is the folder of this page. "
+    "<code>fairlead export RUN DIR --owner NAME</code> writes it as a folder of its own.</p>"
+)
 
 
 def _reason(one: dict[str, Any]) -> str:

@@ -145,6 +145,11 @@ def published(summary: Summary) -> bool:
     return "folds" not in summary["settings"]
 
 
+def can_predict(summary: Summary) -> bool:
+    """Whether every owner has a model for raw rows: of a table of the user's own."""
+    return not published(summary) and bool(summary["data"].get("columns"))
+
+
 def improving(way: Way) -> list[str]:
     """The notes that say that the way's training was cut short."""
     return [note for note in way["notes"] if note.startswith("still improving")]
