@@ -1,6 +1,7 @@
 """The command as a user types it."""
 
 import json
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -273,6 +274,18 @@ def test_report_writes_the_page_of_one_owner(fairlead: Command, tmp_path: Path) 
     wrong = fairlead("report", "here", "--owner", "nobody")
     assert wrong.returncode == 2
     assert "owner 'nobody' is unknown; Valid: 0, 1, 2, 3" in wrong.stderr
+
+
+def test_the_command_that_the_terminal_gives_for_new_rows_works(fairlead: Command, tmp_path: Path) -> None:
+    rows = [f"{x},{x % 2},{owner}" for owner in ("St. Mary's", "b") for x in range(40)]
+    (tmp_path / "table.csv").write_text("\n".join(["x,y,who", *rows]), encoding="utf-8")
+    asked = ("--data", "table.csv", "--label", "y", "--column", "who", "--effort", "quick", "--folds", "1")
+    done = fairlead("compare", "fedavg", *asked, "--out", "my run")
+    assert done.returncode == 0, done.stderr
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith("Use a model: ")]
+    (tmp_path / "new.csv").write_text("x\n1\n2\n", encoding="utf-8")
+    used = fairlead(*shlex.split(line.removeprefix("Use a model: fairlead ")))
+    assert (used.returncode, len(used.stdout.splitlines())) == (0, 3), used.stderr
 
 
 def test_a_tracker_is_refused_before_training(fairlead: Command, tmp_path: Path) -> None:
