@@ -10,13 +10,17 @@ import torch
 from torch import Tensor, nn
 
 from fairlead.clients import Clients, InProcess, Node, Remote, engine, only, placed
-from fairlead.core import Federation, InputError, Layout, Plan, Split, Training
+from fairlead.core import Cohort, Federation, InputError, Layout, Plan, Split, Training
 from fairlead.functional import chance_positive, common_gain, stack_weights
 from fairlead.functional.gains import FAR
 from fairlead.functional.stacking import stack_terms
 from fairlead.methods import guard, stack
 from fairlead.methods.voices import (
+    COMMON,
+    MOST,
     ROUNDS,
+    SHARED,
+    Deciding,
     Decision,
     Voices,
     Weigh,
@@ -209,6 +213,42 @@ def test_surer_owners_stay_alone_more_often() -> None:
     home = [int((decided(GUARD._replace(sure=s), samples)[:, 0] == 1).sum()) for s in (0.5, 0.9, 0.999)]
     assert home[0] <= home[1] <= home[2]
     assert home[0] < home[2] == 8
+
+
+HONEST = {"gain": 0.1, "rows": 60.0, "variance": 0.2, "ratio": 1.5, "size": 12.0, "fall": 0.01, "halved": 60.0}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("rows", -1e18), ("rows", 1e-18), ("variance", -1e18), ("ratio", -1e18), ("size", -1e18), ("halved", -1e18)],
+)
+def test_who_tells_what_cannot_be_decides_for_nobody_else(name: str, value: float) -> None:
+    deciding = Deciding(GUARD, METRICS["accuracy"], "class")
+    told = {n: torch.tensor([[x, x]]).repeat(4, 1) for n, x in HONEST.items()}
+    told["gain"] = torch.tensor([[0.1, 0.2], [-0.1, 0.0], [0.05, 0.1], [0.3, 0.2]])
+    state = {"s": torch.full((1, 2), 0.5), "best": torch.full((1, 2), 0.5), "lowest": torch.ones(1, 1)}
+    state |= {n: torch.zeros(1, 2) for n in (*SHARED, *COMMON)}
+    lying = {n: x.clone() for n, x in told.items()}
+    lying[name][3] = value
+    without = {n: x[:3] for n, x in told.items()}
+    messages = [
+        deciding.update(state, rows, Cohort(torch.arange(n), torch.full((n,), 1 / n), 4, ROUNDS, 0))[1]
+        for rows, n in ((lying, 4), (without, 3))
+    ]
+    for n, x in messages[1].items():
+        assert x.isfinite().all()
+        assert torch.equal(messages[0][n], x), n
+
+
+def test_one_client_cannot_carry_the_common_weights_to_where_no_loss_is_finite() -> None:
+    deciding = Deciding(GUARD, METRICS["accuracy"], "class")
+    state = {"s": torch.full((1, 2), 0.5), "best": torch.full((1, 2), 0.5), "lowest": torch.full((1, 1), 9.0)}
+    state |= {n: torch.zeros(1, 2) for n in (*SHARED, *COMMON)}
+    rows = {"loss": torch.ones(3, 1), "slope": torch.ones(3, 2), "curve": torch.eye(2).flatten().repeat(3, 1)}
+    rows["curve"][1] = -1e18
+    _, message = deciding.update(state, rows, Cohort(torch.arange(3), torch.full((3,), 1 / 3), 3, 1, 0))
+    assert message["s"].isfinite().all()
+    assert float(message["s"].max()) <= MOST
 
 
 def test_voices_that_say_no_numbers_are_not_deployed() -> None:

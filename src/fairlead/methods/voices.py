@@ -25,6 +25,7 @@ It decides by itself; whoever has d_k, v_k and the message can follow the decisi
 from __future__ import annotations
 
 import copy
+import logging
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -43,10 +44,14 @@ from fairlead.methods.local import local
 from fairlead.metrics import Metric
 from fairlead.metrics.evidence import Ratio, by_group, training_shares
 
+logger = logging.getLogger(__name__)
+
 HALVES = 2
 ROUNDS = 9  # the weights settle in all but the last; in that one gains are compared
 LIKE_OTHERS = 10.0  # rows' worth of what all clients' rows say of how much differences vary
 SCATTER = 0.15  # of the clients' gains, before anything is measured, in standard deviations of a row's difference
+MOST = 1e6  # that a weight can be
+WIDEST = 1e30  # that any number in the message can be, which others may square
 QUANTILES = 16  # of what training luck may be
 # Of the message: numbers for each candidate.
 SHARED = ("luck", "luck_variance", "spread_of_all", "fall", "fall_variance")
@@ -231,6 +236,7 @@ class Measured(NamedTuple):
 
 
 NOTHING = Measured(0.0, 0.0, 0.0, 1.0, 0.0)
+POSITIVE = ("rows", "halved", "size", "ratio", "variance")  # never negative
 
 
 class Chosen(NamedTuple):
@@ -402,8 +408,9 @@ class Deciding:
             terms = Terms(*(rows[n].sum(0, keepdim=True) for n in ("loss", "slope", "curve")))
             known, message["s"] = self.next_weights(state, terms)
         else:
-            message |= self.in_common({n: on_host(rows[n]).double() for n in Measured._fields})
-        message = {name: x.to(state["s"]) for name, x in message.items()}
+            told = {n: on_host(rows[n]).double() for n in Measured._fields}
+            message |= self.in_common(credible(told, cohort.ids.tolist()))
+        message = {name: x.clamp(-WIDEST, WIDEST).to(state["s"]) for name, x in message.items()}
         return known | message, message
 
     def next_weights(self, state: Named, terms: Terms) -> tuple[Named, Tensor]:
@@ -414,7 +421,9 @@ class Deciding:
             return {"best": best, "lowest": lowest}, (s + best) / 2
         curve = terms.curve.view(1, self.count, self.count)
         curve = curve + 1e-6 * (1 + curve.diagonal(dim1=-2, dim2=-1).mean()) * torch.eye(self.count).to(s)
-        return {"best": s, "lowest": loss}, newton_step(s, Terms(loss, terms.slope, curve))
+        # One client's terms must not carry the weights where nobody's loss is finite.
+        further = newton_step(s, Terms(loss, terms.slope, curve)).nan_to_num(0.0).clamp(max=MOST)
+        return {"best": s, "lowest": loss}, further
 
     def in_common(self, told: Named) -> Named:
         """Row variance, training luck and the scatter of the gains, from all clients that answered; (C, A) each."""
@@ -442,6 +451,19 @@ class Deciding:
         # A few clients may agree by chance; then it is no surer than the rows make it.
         variance = torch.maximum(by_clients, of_all / rows.clamp(min=1.0))
         return self.decision.further * mean.clamp(min=0.0), self.decision.further**2 * variance
+
+
+def credible(told: Named, ids: list[int]) -> Named:
+    """What clients measured, (C, A) each, with nothing in place of what no measurement can give.
+
+    Parts that say something have more than one row each, and there are two of them at least. Without this a client
+    that claims -10¹⁸ rows makes every other one sure of its gain.
+    """
+    wrong = torch.stack([told[name] < 0 for name in POSITIVE]).any(0)
+    wrong |= (told["size"] > 0) & ((told["size"] <= 1) | (told["rows"] < 1.99 * told["size"]))
+    for i in wrong.any(1).nonzero()[:, 0].tolist():
+        logger.warning("client %d tells rows, variances or parts that cannot be, which count for nothing", ids[i])
+    return {name: x.where(~wrong, getattr(NOTHING, name)) for name, x in told.items()}
 
 
 def training_luck(ratio: Tensor, rows: Tensor, size: Tensor) -> tuple[float, float]:
