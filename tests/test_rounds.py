@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import fairlead
 from fairlead.catalogue import parse
-from fairlead.clients import InProcess, engine
-from fairlead.core import FairleadError, Federation, Layout, Plan, Split, Training
+from fairlead.clients import Answer, InProcess, engine
+from fairlead.core import FairleadError, Federation, Layout, Named, Plan, Split, Training
 from fairlead.data import scenario
 from fairlead.methods import METHODS
 from fairlead.models import build
@@ -160,6 +160,55 @@ def test_training_stops_when_patience_runs_out_and_a_resumed_run_stops_there_too
     ends = [snapshots[-1][1].clients() for snapshots in (whole, resumed)]
     assert all(torch.equal(ends[0][n], ends[1][n]) for n in ends[0])
     assert go(whole[-1][1]) == []
+
+
+class Scored(InProcess):
+    """Client 1's scores are as given, or its answer does not come."""
+
+    given: dict[int, float | None]  # by round; None: not asked
+
+    def score(self, ids: Tensor, round: int, message: Named) -> Answer:
+        one = super().score(ids, round, message)
+        value = self.given.get(round, self.given[0])
+        if value is None:
+            return Answer(ids[ids != 1], {n: x[ids != 1] for n, x in one.rows.items()}, {1: "answer did not come"})
+        return one if value == 1.0 else one._replace(rows={n: x.clone() for n, x in one.rows.items()} | bad(one, value))
+
+
+def bad(one: Answer, value: float) -> Named:
+    return {n: x.index_fill(0, torch.tensor([1]), value) for n, x in one.rows.items()}
+
+
+def kept_and_rounds(given: dict[int, float | None], **settings: Any) -> tuple[int, int]:
+    torch.manual_seed(0)
+    clients = Scored(federation(), Training(lr=0.5), engine("loop"))
+    clients.given = given
+    plan = Plan(rounds=20, evaluate_every=1, **settings)
+    *_, (r, now) = federate(parse("fedavg").method, clients, nn.Linear(3, 2), plan)
+    assert now.best is not None
+    return now.best.round, r.round
+
+
+@pytest.mark.parametrize("select", ["validation", "loss", "last"])
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_a_client_whose_scores_are_never_finite_decides_nothing(select: str, value: float) -> None:
+    settings = {"select": select, "patience": 3}
+    found = kept_and_rounds({0: value}, **settings)
+    assert found == kept_and_rounds({0: None}, **settings)
+    assert found[1] > 4  # patience did not run out because of it
+
+
+def test_a_round_in_which_a_client_diverged_is_not_kept_and_the_last_one_is_where_that_is_asked_for() -> None:
+    diverged: dict[int, float | None] = {0: torch.nan, 1: 1.0, 2: 1.0, 3: 1.0}
+    assert kept_and_rounds(diverged, select="loss")[0] <= 3
+    assert kept_and_rounds(diverged, select="loss", patience=3)[1] == 6
+    assert kept_and_rounds(diverged, select="last")[0] == 20
+
+
+def test_a_client_that_says_it_has_no_samples_and_is_alone_in_a_round_changes_nothing() -> None:
+    empty = federation(sizes=(0, 6))
+    rounds = list(federate(parse("fedavg").method, in_process(empty), nn.Linear(3, 2), Plan(rounds=4, participation=1)))
+    assert all(now.message["w"].isfinite().all() for _, now in rounds)
 
 
 def test_selection_and_patience_need_validation_samples() -> None:

@@ -53,6 +53,7 @@ class Best(NamedTuple):
     value: float  # why: the mean validation score, or the round where the last is kept
     loss: float  # the lowest mean validation loss so far; infinite where there is none
     waited: int  # evaluations since then
+    without: int = 0  # clients whose score was not finite then; fewer is better than any value
 
 
 @dataclass(frozen=True)
@@ -182,7 +183,8 @@ class Loop:
     def cohort(self, ids: Tensor, round: int) -> Cohort:
         """Clients whose replies the server takes, weighted by their train samples."""
         sizes = self.sizes[ids].to(torch.get_default_dtype())
-        return Cohort(ids, sizes / sizes.sum(), self.clients.count, round, self.plan.seed)
+        # Clients without any train samples change nothing, whatever they weigh.
+        return Cohort(ids, sizes / sizes.sum().clamp(min=1), self.clients.count, round, self.plan.seed)
 
     def score(self, round: int, server: Named, message: Named) -> tuple[list[Score], Tensor, int]:
         """Score exactly the models the clients would deploy now, newcomers among them.
@@ -225,23 +227,32 @@ class Loop:
         Test data decides nothing. The score is the accuracy, or minus the loss where there is none; with select "loss"
         it is minus the loss. Patience looks at the loss, which changes even where the accuracy does not. The loss is
         the mean over samples: a client with a handful of them says little of a step size or a number of rounds.
+        Scores that are not finite are left out, and the fewer clients have such, the better: one whose scores never are
+        decides nothing, and models that diverge for some are not kept.
         """
-        loss, value = math.inf, float(round)
+        loss, value, without = math.inf, float(round), 0
         for s in scores:
             if (s.model, s.split) == ("personal", "validation"):
+                named = {n: x for n, x in s.values.items() if n in ("loss", "accuracy")}
                 with_samples = ids[self.validation[ids] > 0]
-                means = {metric: float(x[with_samples].to(torch.float64).mean()) for metric, x in s.values.items()}
-                sizes = self.validation[with_samples].to(torch.float64)
-                loss = float((s.values["loss"][with_samples].to(torch.float64) * sizes).sum() / sizes.sum())
+                finite = torch.stack([x[with_samples].isfinite() for x in named.values()]).all(0)
+                without, counted = int((~finite).sum()), with_samples[finite]
+                means = {metric: float(x[counted].to(torch.float64).mean()) for metric, x in named.items()}
+                sizes = self.validation[counted].to(torch.float64)
+                loss = float((s.values["loss"][counted].to(torch.float64) * sizes).sum() / sizes.sum())
                 loss = loss if math.isfinite(loss) else math.inf
                 if self.plan.select == "validation":
                     value = means.get("accuracy", -loss)
+                    value = value if math.isfinite(value) else -math.inf
                 elif self.plan.select == "loss":
                     value = -loss
-        if best is None:
-            return Best(round, value, loss, 0)
-        kept = (round, value) if value > best.value else (best.round, best.value)
-        return Best(*kept, loss, 0) if loss < best.loss else Best(*kept, best.loss, best.waited + 1)
+        if best is None or without < best.without:
+            return Best(round, value, loss, 0, without)
+        worse = without > best.without
+        newer = self.plan.select == "last" or (value > best.value and not worse)
+        kept = (round, value) if newer else (best.round, best.value)
+        lower = loss < best.loss and not worse
+        return Best(*kept, *((loss, 0) if lower else (best.loss, best.waited + 1)), best.without)
 
     def stops(self, after: Snapshot) -> bool:
         """Whether patience has run out."""

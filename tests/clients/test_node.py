@@ -194,6 +194,42 @@ def test_a_client_without_a_sound_answer_is_as_if_it_had_not_been_asked(name: st
     same(found, go(name, Absent(FEDERATION, TRAINING, engine("loop")), plan))
 
 
+def lying(nodes: Mapping[int, Node], what: str, **values: float) -> Send:
+    """Client 1 answers a question with other values."""
+
+    def send(questions: dict[int, bytes]) -> dict[int, bytes]:
+        came = {k: nodes[k].answer(q) for k, q in questions.items()}
+        reply = unpack_reply(came[1])
+        if reply.ask.what == what:
+            rows = {n: torch.full_like(x, values[n]) if n in values else x for n, x in reply.rows.items()}
+            came[1] = pack_reply(reply._replace(rows=rows))
+        return came
+
+    return send
+
+
+@pytest.mark.parametrize("count", [-50, 2**62])
+@pytest.mark.parametrize("split", ["train", "validation"])
+def test_numbers_of_samples_that_cannot_be_are_refused(split: str, count: int, tmp_path: Path) -> None:
+    plan = Plan(rounds=1)
+    nodes = at_nodes(parse("fedavg"), plan, tmp_path)
+    with pytest.raises(EngineError, match=f"client 1 says it has {count} {split} samples, expected 0 to"):
+        go("fedavg", remote(lying(nodes, "greet", **{f"samples.{split}": count})), plan)
+
+
+@pytest.mark.parametrize(("metric", "value"), [("accuracy", 1e30), ("accuracy", -0.5), ("loss", -1e30)])
+def test_scores_that_cannot_be_are_set_aside_with_the_reason(metric: str, value: float, tmp_path: Path) -> None:
+    plan = Plan(rounds=2, evaluate_every=2, select="loss")
+    noticed: list[tuple[int, str]] = []
+    send = lying(at_nodes(parse("fedavg"), plan, tmp_path), "score", **{metric: value})
+    there = Remote(send, made_up(3), TRAINING, "test", lambda k, ask, why: noticed.append((k, why)))
+    ((_, _), (last, _)) = go("fedavg", there, plan)
+    assert last.scores[0].values[metric].isnan().tolist() == [False, True, False]
+    ((client, why),) = noticed
+    assert client == 1
+    assert f"answer has a score that cannot be ({metric} {value:g}, expected 0" in why
+
+
 def test_a_round_is_one_exchange_and_who_misses_it_misses_that_round_alone(tmp_path: Path) -> None:
     plan = Plan(rounds=4, evaluate_every=1)
     nodes = at_nodes(parse("ditto"), plan, tmp_path)

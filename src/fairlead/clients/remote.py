@@ -28,6 +28,9 @@ Send = Callable[[dict[int, bytes]], Mapping[int, bytes | str]]
 Notice = Callable[[int, Ask, str], None]  # called with a client that gave no sound answer, the question, and why
 Shapes = dict[str, tuple[tuple[int, ...], torch.dtype]]  # of one client's row, by name
 HEADER_BYTES = 2**16  # that an answer may have beside its tensors
+MOST_SAMPLES = 10**12  # that a client may say it has; sums of such numbers stay exact
+RANGES = {"accuracy": (0.0, 1.0), "c-index": (0.0, 1.0), "loss": (0.0, math.inf), "rmse": (0.0, math.inf)}
+ROUNDING = 1e-3  # by which a score may lie outside
 
 
 class Came(NamedTuple):
@@ -82,6 +85,8 @@ class Remote:
         answer = self._ask(Ask(self._run, "greet", hello=hello), torch.arange(self.count), {}, wanted).answer(wanted)
         _all_of(answer)
         samples = {split: answer.rows[f"samples.{split}"][:, 0] for split in SPLITS}
+        for split, counts in samples.items():
+            check_counts(split, counts)
         self.samples = samples
         splits = scored_splits(self._plan, bool(samples["validation"].any()))
         self._exchange = replace(self._exchange, splits=splits)
@@ -193,7 +198,10 @@ class Remote:
         came = Came({}, {})
         for k, mine in asked.items():
             try:
-                came.sound[k] = checked(answers.get(k), mine, wanted, more or {})
+                rows = checked(answers.get(k), mine, wanted, more or {})
+                if ask.what in ("score", "newcomers"):
+                    check_scores(rows, self._training)
+                came.sound[k] = rows
             except FairleadError as error:
                 came.absent[k] = str(error)
                 self._notice(k, mine, str(error))
@@ -225,6 +233,25 @@ def _all_of(answer: Answer) -> None:
     if answer.absent:
         k, reason = next(iter(answer.absent.items()))
         raise EngineError(f"client {k} must answer before the run can go on, but its {reason}")
+
+
+def check_counts(split: str, counts: Tensor) -> None:
+    """Refuse numbers of samples that cannot be: a negative one would turn others' weights around."""
+    for k, count in enumerate(counts.tolist()):
+        if not 0 <= count <= MOST_SAMPLES:
+            raise EngineError(f"client {k} says it has {count} {split} samples, expected 0 to {MOST_SAMPLES:,}")
+
+
+def check_scores(rows: Named, training: Training) -> None:
+    """Refuse scores that cannot be; those of no samples, and of models that diverged, are NaN or infinite."""
+    for name, (low, high) in RANGES.items():
+        if name not in rows or (name == "loss" and training.criterion is not None):
+            continue  # a loss of one's own may be anything
+        values = rows[name]
+        wrong = values[(values < low - ROUNDING) | (values > high + ROUNDING)]
+        if len(wrong):
+            expected = f"{low:g} to {high:g}" if math.isfinite(high) else f"{low:g} or more"
+            raise EngineError(f"answer has a score that cannot be ({name} {float(wrong[0]):g}, expected {expected})")
 
 
 def _without(prefix: str, rows: Named) -> Named:
