@@ -19,7 +19,7 @@ from sites import SETTINGS, write_images, write_sites
 import fairlead
 from fairlead import rounds
 from fairlead.clients import InProcess, engine
-from fairlead.clients.wire import Ask, pack_ask
+from fairlead.clients.wire import Ask, pack_ask, pack_reply, unpack_ask, unpack_reply
 from fairlead.comparison.decisions import Answers, cut, in_order
 from fairlead.core import EngineError, InputError, Plan
 from fairlead.data import Scenario
@@ -168,6 +168,36 @@ def test_a_site_that_misses_a_score_has_no_say_in_what_is_chosen(data: Path, tmp
     found = results["chosen"]["fedavg"]
     assert (found["lr"], found["rounds"]) == (best.lr, best.round)
     assert math.isfinite(best.tried[0.1])
+    assert results["unjudged"] == {}
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_site_whose_scores_are_never_finite_does_not_stop_the_search(
+    value: float, data: Path, tmp_path: Path
+) -> None:
+    settings = {"label": "disease", "model": "mlp", "effort": "quick", "rounds": 6}
+    study = Study(tuple(p.stem for p in data.glob("*.csv")), ("fedavg",), settings)
+    post = Direct(study, data, tmp_path / "sites")
+
+    def ask(questions: dict[int, Question], patient: bool = False) -> Mapping[int, bytes | str]:
+        came = dict(post(questions, patient))
+        if post.asked[-1][0] == "ask" and 1 in came:
+            reply = unpack_reply(came[1])
+            rows = {n: x * value if n == "loss" else x for n, x in reply.rows.items()}
+            came[1] = pack_reply(reply._replace(rows=rows))
+        return came
+
+    results = conduct(study, ask, tmp_path / "out")
+    without = Direct(study, data, tmp_path / "others")
+    chosen = results["chosen"]
+
+    def gone(questions: dict[int, Question], patient: bool = False) -> Mapping[int, bytes | str]:
+        runs = [unpack_ask(message)[0] for _, message in questions.values() if message]
+        without.dead = {1} if any(ask.what == "score" for ask in runs) else set()
+        return without(questions, patient)
+
+    assert chosen.keys() == {"local", "fedavg"}
+    assert conduct(study, gone, tmp_path / "away")["chosen"]["local"] == chosen["local"]
     assert results["unjudged"] == {}
 
 

@@ -26,7 +26,7 @@ from fairlead.clients.node import SPLITS
 from fairlead.clients.wire import Ask
 from fairlead.comparison.assess import quiet
 from fairlead.comparison.decisions import Answers, in_order
-from fairlead.core import EngineError, Federation, Split, check_targets
+from fairlead.core import DivergedError, EngineError, Federation, Split, check_targets
 from fairlead.data.agreement import Agreed, Look, agree, lacking
 from fairlead.data.preparation import Preparation, Told
 from fairlead.data.preparation import agreed as prepared
@@ -36,7 +36,7 @@ from fairlead.machines.study import CONTROL, Chosen, Run, Study
 from fairlead.rounds import federate, ran_out
 from fairlead.runs.checkpoint import kept_round, load_snapshot, save_snapshot
 from fairlead.runs.files import read_json, read_table, write_json
-from fairlead.runs.records import Records, Rounds, go_back, rows_of, validation_losses
+from fairlead.runs.records import Records, Rounds, finite_clients, go_back, rows_of, validation_losses
 
 logger = logging.getLogger(__name__)
 
@@ -102,9 +102,21 @@ def searched(study: Study, effort: Effort, trained: Callable[[Run, int], Path], 
         if method in found or study.decision(method):
             continue  # a decision has neither a step size nor rounds of its own
         away: set[str] = set()
+        scored: set[str] = set()
         while True:
             before = len(away)
-            best = search(partial(tried, study, method, trained, away), effort)
+            try:
+                best = search(partial(tried, study, method, trained, away, scored), effort)
+            except DivergedError:
+                # A site whose scores are finite at no step size says nothing of step sizes; else nobody could go on.
+                without = set(study.sites) - scored - away
+                if not scored or not without:
+                    raise
+                logger.warning(
+                    "%s: no finite score of %s at any step size; not heard", method, ", ".join(sorted(without))
+                )
+                away |= without
+                continue
             if len(away) == before:
                 break  # else once more: trials are compared by the rows of the same sites, and are not trained again
         found[method] = Chosen(best.lr, best.round, best.improving)
@@ -113,13 +125,23 @@ def searched(study: Study, effort: Effort, trained: Callable[[Run, int], Path], 
 
 
 def tried(
-    study: Study, method: str, trained: Callable[[Run, int], Path], away: set[str], lr: float, rounds: int
+    study: Study,
+    method: str,
+    trained: Callable[[Run, int], Path],
+    away: set[str],
+    scored: set[str],
+    lr: float,
+    rounds: int,
 ) -> Curve:
-    """A trial with a step size; who misses a score joins `away`, and has no say in what is chosen."""
+    """A trial with a step size; who misses a score joins `away`, and has no say in what is chosen.
+
+    Whose scores are finite joins `scored`.
+    """
     run = Run(method, 0, lr=lr)
     with quiet():
         folder = trained(run, rounds)
     away |= {event["who"] for event in read_json(folder / "events.json") if event["question"] == "score"}
+    scored |= {study.sites[k] for k in finite_clients(folder / "records.parquet")}
     others = [k for k, site in enumerate(study.sites) if site not in away]
     found = validation_losses(folder / "records.parquet", others)
     if not found:
@@ -335,7 +357,8 @@ def too_short(study: Study, method: str, out: Path) -> Short | None:
         return "improving" if study.chosen[method].improving else None
     found = []
     for seed in range(study.seeds):
-        losses = validation_losses(out / "runs" / Run(method, seed).name / "records.parquet")
+        records = out / "runs" / Run(method, seed).name / "records.parquet"
+        losses = validation_losses(records, finite_clients(records))
         sound = {round: loss for round, loss in losses.items() if np.isfinite(loss)}
         found.append(Curve(list(sound), list(sound.values()), stopped=False))
     if min(len(curve.losses) for curve in found) < FEWEST:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
@@ -83,6 +84,12 @@ def validation_losses(records: Path, clients: Collection[int] | None = None) -> 
         if r["n"] > 0 and (clients is None or r["client"] in clients):
             found.setdefault(r["round"], []).append((r["loss"], r["n"]))
     return {round: sum(loss * n for loss, n in all_) / sum(n for _, n in all_) for round, all_ in found.items()}
+
+
+def finite_clients(records: Path) -> set[int]:
+    """Clients with a finite loss on validation samples in some round, of the models that they would deploy."""
+    rows = rows_of(records, split="validation", model="personal")
+    return {r["client"] for r in rows if r["n"] > 0 and math.isfinite(r["loss"])}
 
 
 def go_back(folder: Path, round: int, plan: Plan | None = None) -> None:
