@@ -135,6 +135,9 @@ def test_who_goes_over_many_more_batches_may_go_further() -> None:
     ids = torch.arange(9)
     assert unsound(ids, {}, rows, {}, work) == {}
     assert list(unsound(ids, {}, rows, {}, torch.full_like(work, 2))) == [8]
+    # Who claims no end of batches may still not go anywhere.
+    far = {"w": torch.cat([torch.ones(8, 3), torch.full((1, 3), 1e9)])}
+    assert list(unsound(ids, {}, far, {}, torch.tensor([2] * 8 + [10**12]))) == [8]
     # Fewer batches than usual are no reason to suspect anybody.
     models = {"theta": torch.ones(9, 3)}
     assert unsound(ids, {}, models, {}, torch.tensor([1] + [500] * 8)) == {}

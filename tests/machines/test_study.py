@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import stat
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -169,6 +169,32 @@ def test_a_site_that_misses_a_score_has_no_say_in_what_is_chosen(data: Path, tmp
     assert (found["lr"], found["rounds"]) == (best.lr, best.round)
     assert math.isfinite(best.tried[0.1])
     assert results["unjudged"] == {}
+
+
+def test_a_site_that_changes_how_many_rows_it_has_is_named(
+    data: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    study = a_study(data, "fedavg")
+    post = Direct(study, data, tmp_path / "sites")
+
+    def claims(count: int, run: str) -> Callable[..., Mapping[int, bytes | str]]:
+        def ask(questions: dict[int, Question], patient: bool = False) -> Mapping[int, bytes | str]:
+            came = dict(post(questions, patient))
+            if post.asked[-1][0] == "ask":
+                reply = unpack_reply(came[1])
+                if reply.ask.what == "greet" and reply.ask.run.startswith(run):
+                    rows = {n: torch.full_like(x, count) if n == "samples.train" else x for n, x in reply.rows.items()}
+                    came[1] = pack_reply(reply._replace(rows=rows))
+            return came
+
+        return ask
+
+    with pytest.raises(EngineError, match=r"hungarian says in fedavg-seed0 that it has \[1000000, .* and said \[\d+, "):
+        conduct(study, claims(1_000_000, "fedavg"), tmp_path / "out")
+    assert conduct(study, post, tmp_path / "out")["unjudged"] == {}  # nothing of what it said was kept
+    assert "of all" not in caplog.text
+    conduct(study, claims(1_000_000, ""), tmp_path / "from the first")
+    assert "hungarian says it has 1,000,000 of all 1,000,163" in caplog.text
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])

@@ -122,6 +122,9 @@ def _lengths(flat: Tensor, some: slice) -> Tensor:
 MODELS = ("w", "theta")  # what methods call a reply that is a model or its change, whatever the message calls it
 
 
+MOST_BATCHES = 1000.0  # times as many as is usual, for which a client may go further
+
+
 def batches(training: Training, sizes: Tensor) -> Tensor:
     """How many batches clients of these sizes go over in a round, as the local epochs count; (C,)."""
     if training.steps:
@@ -136,9 +139,12 @@ def unsound(
 
     Finite must be states and replies. Lengths are compared of replies that are models, parts of them or their changes:
     those that the message has too, and `MODELS`. Counts and other measures of a client's data may differ by any factor.
-    A client that goes over k times as many `batches`, (C,), as is usual goes k times as far, and may.
+    A client that goes over k times as many `batches`, (C,), as is usual goes k times as far, and may; up to a limit,
+    since clients on other machines say themselves how many samples they have.
     """
-    more = torch.ones(len(ids)) if batches is None else (batches / batches.median().clamp(min=1)).clamp(min=1.0)
+    more = torch.ones(len(ids))
+    if batches is not None:
+        more = (batches / batches.median().clamp(min=1)).clamp(1.0, MOST_BATCHES)
     found = {id(x): lengths(x) for x in (*states.values(), *replies.values()) if x.is_floating_point()}
     sound = torch.ones(len(ids), dtype=torch.bool)
     for length in found.values():  # what is both kept and sent is looked at once

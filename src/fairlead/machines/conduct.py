@@ -1,6 +1,7 @@
 """The coordinator's side of a study: what sites agree on, the trainings, and the records of both.
 
-The folder of a study holds `agreed.json` (columns, classes and the preparation), `chosen.json` (step size and rounds of
+The folder of a study holds `agreed.json` (columns, classes and the preparation), `counts.json` (how many rows each site
+says it has), `chosen.json` (step size and rounds of
 each method, where they are searched for), for each training a folder `runs/NAME` with its records, its checkpoint and
 `events.json` (who did not answer soundly, when and why), and `results.json`. A coordinator that was killed goes on from
 there when it is started again.
@@ -27,6 +28,7 @@ from fairlead.clients.wire import Ask
 from fairlead.comparison.assess import quiet
 from fairlead.comparison.decisions import Answers, in_order
 from fairlead.core import DivergedError, EngineError, Federation, Split, check_targets
+from fairlead.core.task import SplitName
 from fairlead.data.agreement import Agreed, Look, agree, lacking
 from fairlead.data.preparation import Preparation, Told
 from fairlead.data.preparation import agreed as prepared
@@ -44,6 +46,7 @@ Question = tuple[str, bytes]  # a text, and the bytes of a message
 
 Progress = Callable[[str, int, int], None]  # called with the run, the round just done and all rounds
 FEWEST = 5  # evaluations that show whether a loss is still falling
+MOST_OF_ALL = 0.9  # of all train rows, above which a site's weight is worth a word
 MOST_BYTES = 2**22  # of an answer before the first round: names of columns, categories and classes, and counts
 CHOSEN = TypeAdapter(dict[str, Chosen])
 T = TypeVar("T")
@@ -335,7 +338,9 @@ def train(
 
     write_json(folder / "events.json", events)
     remote = Remote(asker.messages(run, kept), invented, study.training(run), run.name, notice)
+    counts = folder.parent.parent / "counts.json"
     for round, now in federate(method, remote, module, plan, average=average, snapshot=snapshot):
+        check_counts(study, run, remote.samples, counts)
         records.add(round, counted(remote.samples))
         rounds.add(round)
         records.save(folder / "records.parquet", round.round)
@@ -344,6 +349,39 @@ def train(
         if progress:
             progress(run.name, round.round, plan.rounds)
     remote.close()
+
+
+def check_counts(study: Study, run: Run, samples: Mapping[SplitName, torch.Tensor], path: Path) -> None:
+    """Refuse a site that says another number of rows than before: it weighs in averages by what it says.
+
+    What sites said first is kept in the file; where one says that it has nearly all rows, the log says so.
+    """
+    if study.decision(run.method):
+        return  # its samples are what models say, and nothing is weighted by their number
+    if run.part and not path.exists():
+        return  # a study that an earlier version began
+    said = {site: [int(samples[split][k]) for split in SPLITS] for k, site in enumerate(study.sites)}
+    if not path.exists():
+        rows = sum(counts[0] for counts in said.values())
+        for site, (own, *_) in said.items():
+            if own > MOST_OF_ALL * rows:
+                logger.warning(
+                    "%s says it has %s of all %s train rows, and weighs as much in averages; ask whether that is so, "
+                    "or take a stage that does not go by rows, such as +uniform or +median",
+                    site,
+                    f"{own:,}",
+                    f"{rows:,}",
+                )
+        write_json(path, said)
+        return
+    before = read_json(path)
+    for site, counts in said.items():
+        same = counts[0] <= before[site][0] if run.part else counts == before[site]
+        if not same:
+            raise EngineError(
+                f"{site} says in {run.name} that it has {counts} rows to train, to validate and to test with, and said "
+                f"{before[site]} before; put its rows back, or begin the study anew in another folder"
+            )
 
 
 def too_short(study: Study, method: str, out: Path) -> Short | None:
