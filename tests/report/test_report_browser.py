@@ -374,7 +374,7 @@ def test_a_run_is_watched_until_its_verdict(driver: Any, tmp_path: Path) -> None
     going_on(folder)
     with watching_server(folder) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        page = Page(driver, f"http://127.0.0.1:{server.server_address[1]}/")
+        page = Page(driver, server.address)
         assert "no verdict yet" in page.texts("h1")[0]
         assert len(page.texts("[data-chart=curves] path.line")) == len(METHODS)
         assert "validation loss" in " ".join(page.texts("[data-chart=curves] text"))

@@ -3,7 +3,10 @@
 import http.client
 import json
 import re
+import socket
+import struct
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +86,7 @@ def test_a_file_that_cannot_be_read_now_is_tried_again(going: Path) -> None:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         (going / "settings.json").rename(going / "elsewhere.json")
         connection = http.client.HTTPConnection(HOST, server.server_port)
-        connection.request("GET", "/")
+        connection.request("GET", f"/{server.key}/")
         answer = connection.getresponse()
         text = answer.read().decode()
         connection.close()
@@ -128,15 +131,61 @@ def test_only_this_machine_is_answered_and_only_by_its_own_name(going: Path) -> 
         with pytest.raises(InputError, match=f"--port {port}: "):
             watching_server(going, port)
 
-        def status(path: str, host: str | None = None) -> int:
+        def answer(path: str, host: str | None = None, method: str = "GET") -> http.client.HTTPResponse:
             link = http.client.HTTPConnection(HOST, port, timeout=10)
-            link.request("GET", path, headers={"Host": host or f"{HOST}:{port}"})
-            found = link.getresponse().status
+            link.request(method, path, headers={"Host": host or f"{HOST}:{port}"})
+            found = link.getresponse()
+            found.text = found.read().decode()  # type: ignore[attr-defined]
             link.close()
             return found
 
-        assert [status("/"), status("/state"), status("/summary.json"), status("/../x")] == [200, 200, 404, 404]
-        assert status("/", "evil.example") == 404
+        def status(path: str, host: str | None = None) -> int:
+            return answer(path, host).status
+
+        own = f"/{server.key}/"
+        assert server.address == f"http://{HOST}:{port}{own}"
+        assert [status(own), status(f"{own}state"), status(f"{own}summary.json"), status(f"{own}../x")] == [
+            200,
+            200,
+            404,
+            404,
+        ]
+        # Others with an account on this machine reach the port, but the folder is not theirs.
+        assert {status(path) for path in ("/", "/state", f"/{server.key[:-1]}/", "//")} == {404}
+        assert status(own, "evil.example") == 404
+        assert [answer(own, method=name).status for name in ("POST", "HEAD", "PUT")] == [501] * 3
+        for path in (own, f"{own}state", "/"):
+            headers = answer(path).headers
+            assert headers["Server"] == "fairlead"
+            assert headers["X-Content-Type-Options"] == "nosniff"
+            assert headers["Content-Security-Policy"] == "frame-ancestors 'none'"
+            assert (headers["Referrer-Policy"], headers["Cache-Control"]) == ("no-referrer", "no-store")
         next((going / "runs" / "local-seed0" / "records.parquet").iterdir()).write_bytes(b"half")
-        assert status("/") == 503
+        assert status(own) == 503
+        (going / "settings.json").write_text('{"methods": 5, "experiment": 3}')
+        assert answer(own).status == 503
         server.shutdown()
+
+
+def test_a_browser_that_says_nothing_is_not_waited_for_and_one_that_goes_is_no_traceback(
+    going: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("fairlead.report.live.SLOW", 0.2)
+    with watching_server(going) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        before = threading.active_count()
+        slow = [socket.create_connection((HOST, server.server_port)) for _ in range(20)]
+        for one in slow:
+            one.sendall(b"GET / HT")
+            assert one.recv(100) == b""  # it was closed
+            one.close()
+        hasty = socket.create_connection((HOST, server.server_port))
+        hasty.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        hasty.sendall(f"GET /{server.key}/ HTTP/1.1\r\nHost: {HOST}:{server.server_port}\r\n\r\n".encode())
+        hasty.close()
+        end = time.monotonic() + 10
+        while threading.active_count() > before and time.monotonic() < end:
+            time.sleep(0.05)
+        assert threading.active_count() <= before
+        server.shutdown()
+    assert capfd.readouterr().err == ""

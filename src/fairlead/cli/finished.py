@@ -47,11 +47,10 @@ def watch_command(
     ] = "0",
 ) -> None:
     """Show a comparison's page while it is trained: how far it is, then the verdict. For this machine alone."""
-    from fairlead.report.live import HOST, watching_server
+    from fairlead.report.live import watching_server
 
     with watching_server(folder, whole("port", port, least=0)) as server:
-        address = f"http://{HOST}:{server.server_address[1]}/"
-        console.print(f"Open {address} in a browser; Ctrl-C ends this.", highlight=False, soft_wrap=True)
+        console.print(f"Open {server.address} in a browser; Ctrl-C ends this.", highlight=False, soft_wrap=True)
         server.serve_forever()
 
 

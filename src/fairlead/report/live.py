@@ -7,6 +7,9 @@ training. Test scores are left out: whoever stops or goes on because of them wou
 from __future__ import annotations
 
 import hashlib
+import hmac
+import logging
+import secrets
 import time
 from collections.abc import Callable
 from html import escape
@@ -22,7 +25,17 @@ from fairlead.report.read import RECORDS, read_columns
 from fairlead.report.tables import NONE, VERDICTS, quantity
 from fairlead.runs.files import read_json
 
+logger = logging.getLogger(__name__)
+
 HOST = "127.0.0.1"  # nobody but this machine
+SLOW = 10.0  # seconds without a byte, after which a browser is not waited for
+HEADERS = {  # of every answer; the page's own policy cannot say who may show it in a frame
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": "frame-ancestors 'none'",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",  # the key is in the address
+    "X-Content-Type-Options": "nosniff",
+}
 
 
 class Training(NamedTuple):
@@ -199,41 +212,71 @@ def watching_page(folder: Path) -> str:
     return page_of_folder(folder) if is_finished(folder) else live_page(folder, state_of(folder))
 
 
-def watching_server(folder: Path, port: int = 0) -> ThreadingHTTPServer:
+class Watching(ThreadingHTTPServer):
+    """Answers on this machine whoever has the key in the address: others may have accounts on it, too."""
+
+    key: str
+
+    @property
+    def address(self) -> str:
+        """What to open in a browser."""
+        return f"http://{HOST}:{self.server_port}/{self.key}/"
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A browser that goes away before it has its answer is nothing to tell."""
+        logger.debug("a request was not answered", exc_info=True)
+
+
+def watching_server(folder: Path, port: int = 0) -> Watching:
     """A server of the folder's page for this machine alone; `port` 0 takes one that is free."""
     read_plan(folder)
     answers: dict[str, tuple[str, Callable[[], str]]] = {
-        "/": ("text/html", lambda: watching_page(folder)),
-        "/state": ("text/plain", lambda: state_of(folder)),
+        "": ("text/html", lambda: watching_page(folder)),
+        "state": ("text/plain", lambda: state_of(folder)),
     }
 
     class Handler(BaseHTTPRequestHandler):
+        timeout = SLOW
+
         def do_GET(self) -> None:
             # A page of another site must not read this one by giving its own name to this address.
             here = {f"{name}:{server.server_port}" for name in (HOST, "localhost")}
-            kind, answer = answers.get(self.path, ("", lambda: ""))
-            if self.headers.get("Host") not in here or not kind:
-                self.send_error(404)
+            key, _, name = self.path.removeprefix("/").partition("/")
+            known = hmac.compare_digest(key.encode(), server.key.encode())
+            if self.headers.get("Host") not in here or not known or name not in answers:
+                self.send_error(404, explain="Open the whole address that fairlead watch printed.")
                 return
+            kind, answer = answers[name]
             try:
                 body = answer().encode()
                 code = 200
-            except (RunError, OSError) as error:  # a file that is just being replaced: the next look finds it
+            except Exception as error:  # a file that is just being replaced, or of another kind: the next look finds it
+                logger.debug("%s cannot be shown", folder, exc_info=True)
+                told = str(error) if isinstance(error, (RunError, OSError)) else f"{type(error).__name__}: {error}"
                 kind, code = "text/html", 503
                 again = "<meta charset='utf-8'><meta http-equiv='refresh' content='3'>"
-                body = f"{again}<p>Not readable now; this page tries again. {escape(str(error))}</p>".encode()
+                body = f"{again}<p>Not readable now; this page tries again. {escape(told)}</p>".encode()
             self.send_response(code)
             self.send_header("Content-Type", f"{kind}; charset=utf-8")
             self.send_header("Content-Length", str(len(body)))
-            self.send_header("Cache-Control", "no-store")
             self.end_headers()
             self.wfile.write(body)
+
+        def end_headers(self) -> None:
+            for name, value in HEADERS.items():
+                self.send_header(name, value)
+            super().end_headers()
+
+        def version_string(self) -> str:
+            """Without the versions of Python and its server."""
+            return "fairlead"
 
         def log_message(self, format: str, *args: Any) -> None:
             """Requests are not logged."""
 
     try:
-        server = ThreadingHTTPServer((HOST, port), Handler)
+        server = Watching((HOST, port), Handler)
     except OSError as error:
         raise InputError(f"--port {port}: {error.strerror or error}; leave it out to take one that is free") from error
+    server.key = secrets.token_urlsafe(16)
     return server
