@@ -1,6 +1,9 @@
 """Every way to a gradient gives the same numbers as the reference: plain autograd, one client at a time."""
 
 import copy
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -371,3 +374,27 @@ def test_a_chain_differentiated_by_hand_has_the_bits_of_autograd(kind: str, part
     by_hand, reference = (task.descend(rows, Tie(rows, 0.1), only=only, loss=loss) for loss in (None, by_autograd))
     assert torch.equal(by_hand, reference)
     assert not torch.equal(by_hand, rows)
+
+
+def test_the_first_gradient_by_vmap_leaves_the_process_as_it_was() -> None:
+    program = (
+        "import os, random, sys, warnings\n"
+        "import torch\n"
+        "from fairlead.core import Layout\n"
+        "from fairlead.core.batches import Batch\n"
+        "from fairlead.core.fast.vmapped import LATE, Vmapped\n"
+        "from fairlead.core.loss import MeanLoss\n"
+        "module = torch.nn.Linear(3, 2)\n"
+        "x, key = torch.ones(4, 5, 3), torch.zeros(4, dtype=torch.int64)\n"
+        "loss = MeanLoss(lambda m, b, g: m(b.x).square().mean(1))\n"
+        "def now(): return dict(os.environ), list(warnings.filters), random.getstate()\n"
+        "before = now()\n"
+        "assert LATE not in sys.modules\n"
+        "batch = Batch(x, torch.zeros(4, 5, dtype=torch.int64), key, None)\n"
+        "Vmapped(module, Layout(module), []).gradient(torch.ones(4, 8), batch, loss, ('weight', 'bias'))\n"
+        "assert LATE in sys.modules\n"
+        "assert now() == before\n"
+    )
+    plain = {n: v for n, v in os.environ.items() if not n.startswith("TORCH")}
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=600, env=plain)
+    assert ended.returncode == 0, ended.stderr

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from importlib import import_module
+from threading import Lock
 
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
@@ -13,7 +16,18 @@ from fairlead.core.fast.views import set_mode
 from fairlead.core.gradient import Output
 from fairlead.core.layout import Layout
 from fairlead.core.loss import BatchLoss
+from fairlead.core.surroundings import unchanged
 from fairlead.core.types import Named
+
+LATE = "torch._dynamo"  # which `grad` imports when it is first called
+_importing = Lock()
+
+
+def import_late() -> None:
+    """Import what `grad` would, and leave the environment and the warning filters, which it changes, as they were."""
+    if LATE not in sys.modules:
+        with _importing, unchanged():
+            import_module(LATE)
 
 
 class _Call(nn.Module):
@@ -38,6 +52,7 @@ class Vmapped:
 
     def gradient(self, rows: Tensor, batch: Batch, loss: BatchLoss, names: tuple[str, ...]) -> list[Tensor]:
         """Each row's gradient, tensor by tensor, (C, *shape)."""
+        import_late()
         set_mode(self.module, training=True)
         fixed = {f"module.{n}": t for n, t in self._layout.stacked(rows).items()}
         moving = {f"module.{n}": fixed.pop(f"module.{n}") for n in names}
