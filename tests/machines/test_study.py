@@ -21,7 +21,7 @@ from fairlead import rounds
 from fairlead.clients import InProcess, engine
 from fairlead.clients.wire import Ask, pack_ask, pack_reply, unpack_ask, unpack_reply
 from fairlead.comparison.decisions import Answers, cut, in_order
-from fairlead.core import EngineError, InputError, Plan
+from fairlead.core import EngineError, InputError, Plan, RunError
 from fairlead.data import Scenario
 from fairlead.data.agreement import Agreed, Look, OwnColumn, agree, look, read_own, tell_own
 from fairlead.data.preparation import Preparation
@@ -530,6 +530,46 @@ def test_a_site_refuses_what_is_not_its_study(data: Path, tmp_path: Path) -> Non
     assert "question is not as expected" in refused(what="ask", study="study-x")
     assert "install the same" in refused(what="look", study=study.to_json(), version="0.0.0")
     assert "none of fairlead's" in json.loads(site.answer("noise"))["refused"]
+
+
+def test_a_second_coordinator_is_told_so_and_others_cannot_read_the_folder(data: Path, tmp_path: Path) -> None:
+    study, out = a_study(data, "fedavg"), tmp_path / "out"
+    post = Direct(study, data, tmp_path / "sites")
+    said: list[str] = []
+
+    def second(run: str, round: int, of: int) -> None:
+        with pytest.raises(RunError, match=f"another coordinator is at work on {out}") as error:
+            conduct(study, post, out)
+        said.append(str(error.value))
+
+    assert conduct(study, post, out, second)["unjudged"] == {}
+    assert len(said) == 8  # rounds
+    assert stat.S_IMODE(out.stat().st_mode) == 0o700
+
+
+DEEP = b"[" * 60_000
+HEADED = [DEEP, b'{"__metadata__":null}', b'{"__metadata__":5}', b"5"]
+HOSTILE = [DEEP, b'{"refused"', b'{"refused":' + DEEP, b'{"refused":1}x', b'{"refused":"\x1b[2J' + b"x" * 2000 + b'"}']
+HOSTILE += [len(h).to_bytes(8, "little") + h for h in HEADED]
+
+
+@pytest.mark.parametrize("answer", HOSTILE)
+def test_bytes_of_one_site_never_stop_the_others(answer: bytes, data: Path, tmp_path: Path) -> None:
+    study = a_study(data, "fedavg", rounds=2)
+    post = Direct(study, data, tmp_path / "sites")
+
+    def ask(questions: dict[int, Question], patient: bool = False) -> Mapping[int, bytes | str]:
+        came = dict(post(questions, patient))
+        greets = [unpack_ask(message)[0].what == "greet" for _, message in questions.values() if message]
+        return came | ({1: answer} if post.asked[-1][0] == "verdict" or greets == [False] * 4 else {})
+
+    results = conduct(study, ask, tmp_path / "out")
+    assert list(results["unjudged"]) == ["hungarian"]
+    events = results["runs"]["fedavg-seed0"]["events"]
+    assert {event["who"] for event in events} == {"hungarian"}
+    assert all(len(event["what"]) < 1000 and event["what"].isprintable() for event in events)
+    with pytest.raises(EngineError, match=r"^hungarian must answer before the study can begin, but its answer"):
+        conduct(study, lambda questions, patient=False: {**post(questions, patient), 1: answer}, tmp_path / "new")
 
 
 def test_what_a_site_may_not_say_is_refused(data: Path, tmp_path: Path) -> None:

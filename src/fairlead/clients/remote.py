@@ -16,7 +16,7 @@ from fairlead.clients.exchange import Exchange, batches, first_state, gradient_s
 from fairlead.clients.node import SPLITS
 from fairlead.clients.pool import Pool, Work, engine
 from fairlead.clients.wire import AHEAD, Ask, Reply, pack_ask, row_for, unpack_reply
-from fairlead.core.errors import EngineError, FairleadError
+from fairlead.core.errors import EngineError, FairleadError, quoted
 from fairlead.core.layout import Layout
 from fairlead.core.plan import Plan
 from fairlead.core.task import SplitName
@@ -267,11 +267,11 @@ def checked(came: bytes | str | None, ask: Ask, wanted: Shapes, more: Shapes) ->
         raise EngineError(f"answer has {len(came):,} bytes, expected {most:,} at most")
     reply: Reply = unpack_reply(came)
     if reply.refused:
-        raise EngineError(reply.refused)
+        raise EngineError(quoted(reply.refused))
     if reply.ask != ask:
         raise EngineError(f"answer is to another question ({reply.ask.what}, round {reply.ask.round})")
     found = {n: (tuple(x.shape), x.dtype) for n, x in reply.rows.items()}
     expected, whole = ({n: ((1, *shape), kind) for n, (shape, kind) in s.items()} for s in (wanted, wanted | more))
     if found not in (expected, whole):
-        raise EngineError(f"answer has other tensors than rehearsed: {found}, expected {expected}")
+        raise EngineError(f"answer has other tensors than rehearsed: {quoted(found)}, expected {quoted(expected)}")
     return reply.rows

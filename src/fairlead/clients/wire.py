@@ -92,7 +92,7 @@ def unpack(data: bytes) -> tuple[Named, str]:
     try:
         header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
         return load(data), str(header["__metadata__"][HEADER])
-    except (SafetensorError, ValueError, KeyError) as error:
+    except (SafetensorError, ValueError, KeyError, TypeError, RecursionError) as error:  # whatever was sent
         raise EngineError(f"message of {len(data)} bytes is none of fairlead's ({error})") from error
 
 

@@ -61,6 +61,16 @@ def check_kind(what: str, value: object, kind: type) -> None:
     require(isinstance(value, kind), f"{what} must be of type {kind.__name__}, got {found}")
 
 
+def quoted(text: object, most: int = 500) -> str:
+    """What others wrote, as part of a message: nothing that steers a terminal, and not without end.
+
+    >>> quoted("no rows\\x1b[2J; see\\nabove"), quoted("a" * 99, most=3)
+    ('no rows [2J; see above', 'aaa...')
+    """
+    plain = "".join(c if c.isprintable() else " " for c in str(text))
+    return plain if len(plain) <= most else f"{plain[:most]}..."
+
+
 def nearest(name: str, valid: Iterable[str]) -> str:
     """The hint that ends an unknown-name message.
 

@@ -12,7 +12,8 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -20,6 +21,7 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import torch
+from filelock import FileLock, Timeout
 from pydantic import TypeAdapter, ValidationError
 
 from fairlead.clients import Remote, placed
@@ -27,7 +29,9 @@ from fairlead.clients.node import SPLITS
 from fairlead.clients.wire import Ask
 from fairlead.comparison.assess import quiet
 from fairlead.comparison.decisions import Answers, in_order
-from fairlead.core import DivergedError, EngineError, Federation, Split, check_targets
+from fairlead.core import DivergedError, EngineError, Federation, RunError, Split, check_targets
+from fairlead.core.errors import quoted
+from fairlead.core.files import private_folder
 from fairlead.core.task import SplitName
 from fairlead.data.agreement import Agreed, Look, agree, lacking
 from fairlead.data.preparation import Preparation, Told
@@ -64,6 +68,29 @@ class Post(Protocol):
 
 def conduct(study: Study, post: Post, out: Path, progress: Progress | None = None) -> dict[str, Any]:
     """Agree, train every method and the control, and let each site judge for itself; the results, as written."""
+    with alone_in(out):
+        return _conduct(study, post, out, progress)
+
+
+@contextmanager
+def alone_in(out: Path) -> Iterator[None]:
+    """Keep other coordinators out of a study's folder, and other people of this machine."""
+    lock = FileLock(private_folder(out) / ".lock", timeout=0)
+    try:
+        lock.acquire()
+    except Timeout as error:
+        raise RunError(
+            f"another coordinator is at work on {out}; wait until it has ended, or choose another folder"
+        ) from error
+    except OSError as error:
+        raise RunError(f"{out} cannot be written to ({error.strerror or error}); choose another folder") from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _conduct(study: Study, post: Post, out: Path, progress: Progress | None) -> dict[str, Any]:
     settings = out / "settings.json"
     if settings.exists() and read_json(settings) != json.loads(json.dumps(study.to_json())):
         raise EngineError(f"{out} holds another study; choose another folder, or remove it to begin anew")
@@ -219,7 +246,11 @@ def refused(answer: bytes | str) -> str:
     """Why a site refused to hand a message on; "" if it did not."""
     if isinstance(answer, str) or not answer.startswith(b'{"refused"') or len(answer) > MOST_BYTES:
         return ""
-    return f"answer is an error: {json.loads(answer)['refused']}"
+    try:
+        _answered(answer)
+    except EngineError as error:
+        return str(error)
+    return ""
 
 
 def _answered(came: bytes | str | None) -> dict[str, Any]:
@@ -229,12 +260,12 @@ def _answered(came: bytes | str | None) -> dict[str, Any]:
         raise EngineError(f"answer has {len(came):,} bytes, expected {MOST_BYTES:,} at most")
     try:
         found = json.loads(came)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise EngineError(f"answer is none of fairlead's ({error})") from error
     if not isinstance(found, dict):
         raise EngineError("answer is none of fairlead's")
     if "refused" in found:
-        raise EngineError(f"answer is an error: {found['refused']}")
+        raise EngineError(f"answer is an error: {quoted(found['refused'])}")
     return found
 
 

@@ -18,6 +18,8 @@ from nvflare.collab import CollabRecipe, collab
 from nvflare.recipe import SimEnv
 
 from fairlead.core import InputError, require
+from fairlead.core.errors import quoted
+from fairlead.core.files import private_folder
 from fairlead.machines.conduct import Question, conduct
 from fairlead.machines.site import VERDICT, Site
 from fairlead.machines.study import Study
@@ -40,7 +42,7 @@ class Coordinator:
         """Conduct the study; the results are in its folder."""
         study, out = Study.from_json(self.study), Path(self.out)
         require(out.is_absolute(), f"out must be the full path of a folder on the server's machine, got '{out}'")
-        out.mkdir(parents=True, exist_ok=True)
+        private_folder(out)
         there = {proxy.name: proxy for proxy in collab.clients}
         missing = [site for site in study.sites if site not in there]
         require(not missing, f"the study's sites {', '.join(missing)} are not connected; there are: {', '.join(there)}")
@@ -80,7 +82,7 @@ def _result(call: Future[bytes]) -> bytes | str:
     error = call.exception()
     if error is None:
         return call.result()
-    return f"answer is an error: {type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+    return f"answer is an error: {type(error).__name__}: {quoted((str(error).splitlines() or [''])[0])}"
 
 
 class SiteCalls:
@@ -124,7 +126,7 @@ def recipe(study: Study, out: Path, sites: dict[str, dict[str, str]] | None = No
 
 def simulate(study: Study, data: dict[str, Path], out: Path) -> dict[str, str]:
     """Run a study in NVFlare's simulator, on this machine; what each site is told, by its name."""
-    out = out.resolve()
+    out = private_folder(out.resolve())
     where = {site: {"data": str(data[site]), "folder": str(out / "sites" / site)} for site in study.sites}
     env = SimEnv(clients=list(study.sites), workspace_root=str(out / "nvflare"))
     recipe(study, out, where).execute(env)

@@ -378,7 +378,7 @@ def _question(text: str) -> dict[str, Any]:
     try:
         asked = json.loads(text)
         return {"what": str(asked["what"]), **asked}
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise InputError(f"question of {len(text)} characters is none of fairlead's ({error})") from error
 
 

@@ -13,6 +13,8 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.serverapp import Grid, ServerApp
 
 from fairlead.core import require
+from fairlead.core.errors import quoted
+from fairlead.core.files import private_folder
 from fairlead.machines.conduct import Question, conduct
 from fairlead.machines.flower.privacy import refuse_secure_aggregation
 from fairlead.machines.study import Study
@@ -38,7 +40,7 @@ def main(grid: Grid, context: Context) -> None:
         refuse_secure_aggregation(study)
     out = Path(str(config.get("out", "")))
     require(out.is_absolute(), f"out must be the full path of a folder on the SuperLink's machine, got '{out}'")
-    out.mkdir(parents=True, exist_ok=True)
+    private_folder(out)
     waits = Waits(float(config.get("wait-seconds", 600)), float(config.get("grace-seconds", 20)))
     mail = Mail(grid, study, waits, None if config.get("insecure") else out / "nodes.json")
     conduct(study, mail, out, lambda run, round, of: logger.info("%s: round %d of %d", run, round, of))
@@ -96,11 +98,11 @@ class Mail:
         """Which site a node is, by its answer to "who"; None where it is none of the study's."""
         try:
             name = str(json.loads(answer)["site"])
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             self.leave(node, "does not say who it is")
             return None
         if name not in self._study.sites:
-            self.leave(node, f"says that it is {name[:64]}, which is none of the study's sites")
+            self.leave(node, f"says that it is {quoted(name, 64)}, which is none of the study's sites")
             return None
         if self._pins.setdefault(name, node) != node and self._pinned is not None:
             self.leave(node, f"says that it is {name}, which is node {self._pins[name]}")
@@ -210,7 +212,7 @@ class _Exchange:
         if site in self.answers:
             return
         if reply.has_error():
-            reason = f"answer is an error: {reply.error.reason or reply.error.code}"
+            reason = f"answer is an error: {quoted(reply.error.reason or reply.error.code)}"
             if reply.error.code == GONE:
                 self.gone[site] = reason  # it may come back
                 return

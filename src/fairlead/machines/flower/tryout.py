@@ -19,6 +19,7 @@ from tempfile import mkdtemp
 from types import TracebackType
 
 from fairlead.core import EngineError, require
+from fairlead.core.files import private_folder
 from fairlead.machines.flower import warm
 from fairlead.machines.flower.keys import write_certificates, write_key
 from fairlead.machines.flower.write import read_config
@@ -59,7 +60,8 @@ class Tryout:
 
     def __enter__(self) -> Tryout:
         require((_bin() / "flower-superlink").exists(), "Flower is not installed here; pip install 'fairlead[flower]'")
-        self.home.mkdir(parents=True, exist_ok=True, mode=0o700)
+        private_folder(self.out)
+        self.home.mkdir(exist_ok=True, mode=0o700)
         trust = "insecure = true"
         if not self.insecure:
             write_certificates(self.home, [HOST, "localhost"])
