@@ -113,6 +113,24 @@ def test_in_a_tiny_federation_nobody_is_called_unusual(clients: int) -> None:
     assert not any(r.absent for r in trained("fedavg", digits(clients), attack, rounds=1))
 
 
+@pytest.mark.parametrize("name", ["fedavg", "scaffold", "fedrep", "fedamp", "fedora"])
+@pytest.mark.parametrize("clients", [3, 4])
+def test_one_huge_reply_of_three_or_four_costs_its_sender(name: str, clients: int) -> None:
+    attack = Attack("huge", 1 / clients, 1e12)
+    (bad,) = attack.hostile(clients, 0)
+    found = trained(name, digits(clients), attack, rounds=2)
+    assert [list(r.absent) for r in found] == [[bad], [bad]]
+    others = [k for k in range(clients) if k != bad]
+    assert all(bool(s.values["loss"][others].isfinite().all()) for s in found[-1].scores)
+
+
+def test_of_few_replies_a_long_one_takes_part_where_the_others_have_hardly_anything_to_learn() -> None:
+    rows, message = {"w": torch.tensor([[1e-9], [1e-9], [1.0]])}, {"w": torch.tensor([[5.0]])}
+    assert unsound(torch.arange(3), {}, rows, message) == {}
+    rows["w"][2] = 1e3
+    assert list(unsound(torch.arange(3), {}, rows, message)) == [2]
+
+
 def test_numbers_whose_square_overflows_are_not_finite_even_from_one_of_two() -> None:
     attack = Attack("huge", 0.4, 1e30)
     (happened,) = trained("fedavg", digits(2), attack, rounds=1)

@@ -19,7 +19,7 @@ from fairlead.core.plan import Plan
 from fairlead.core.task import SplitName, Task
 from fairlead.core.training import Training
 from fairlead.core.types import Method, Named
-from fairlead.functional.robust import far_out
+from fairlead.functional.robust import FAR_TIMES, FEWEST, far_out
 
 NOT_FINITE = "update is NaN or infinite; try a smaller lr"
 
@@ -132,6 +132,19 @@ def batches(training: Training, sizes: Tensor) -> Tensor:
     return training.epochs * -(-sizes // training.batch_size)
 
 
+FEW_TIMES = 1e4  # times the usual length, which one of three or four replies must have to be set aside
+
+
+def far_of_few(length: Tensor, sound: Tensor, message: Named, name: str) -> Tensor:
+    """Which of three or four replies no training makes: far beyond the others, and beyond what the server sent."""
+    counts = sound & (length > 0)
+    if not 3 <= int(counts.sum()) < FEWEST:
+        return torch.zeros_like(counts)
+    sent = [float(lengths(x).max()) for n, x in message.items() if n in (name, *MODELS) and x.is_floating_point()]
+    usual = float(length[counts].median())
+    return counts & (length > FEW_TIMES * usual) & (length > FAR_TIMES * max(sent, default=0.0))
+
+
 def unsound(
     ids: Tensor, states: Named, replies: Named, message: Named, batches: Tensor | None = None
 ) -> dict[int, str]:
@@ -139,6 +152,7 @@ def unsound(
 
     Finite must be states and replies. Lengths are compared of replies that are models, parts of them or their changes:
     those that the message has too, and `MODELS`. Counts and other measures of a client's data may differ by any factor.
+    Of three or four replies little can be said: one is set aside that no training makes, see `far_of_few`.
     A client that goes over k times as many `batches`, (C,), as is usual goes k times as far, and may; up to a limit,
     since clients on other machines say themselves how many samples they have.
     """
@@ -153,7 +167,8 @@ def unsound(
     for name, x in replies.items():
         if x.is_floating_point() and (name in message or name in MODELS):
             length = found[id(x)].where(sound, 0.0) / more
-            for i in far_out(length, sound).nonzero()[:, 0].tolist():
+            far = far_out(length, sound) | far_of_few(length, sound, message, name)
+            for i in far.nonzero()[:, 0].tolist():
                 times = float(length[i] / length[length > 0].median())
                 why = f"reply is far outside what the others send ('{name}' is {times:.0e} times as long as usual)"
                 absent.setdefault(int(ids[i]), why)
