@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from pydantic import TypeAdapter
 from sites import SETTINGS, write_images, write_sites
 
 import fairlead
@@ -29,6 +30,7 @@ from fairlead.data.tables import Reading
 from fairlead.effort import EFFORTS, Curve, search
 from fairlead.machines import Site, Study, conduct
 from fairlead.machines.conduct import Question
+from fairlead.machines.site import VERSION
 from fairlead.machines.study import Chosen, Run
 from fairlead.methods.voices import ROUNDS, LeftOut, Weigh, decide
 from fairlead.metrics import METRICS
@@ -40,9 +42,20 @@ class Direct:
     """Carries questions to sites in this process."""
 
     def __init__(self, study: Study, data: Path, folder: Path) -> None:
+        self.study = study
         self.sites = [Site(name, data / f"{name}.csv", folder / name) for name in study.sites]
         self.asked: list[tuple[str, list[int]]] = []
         self.dead: set[int] = set()
+
+    def tells(self, site: int) -> bytes:
+        """What a site tells of its train rows."""
+        plain = self.study.to_json()
+        looks = [
+            json.loads(s.answer(json.dumps({"what": "look", "study": plain, "version": VERSION}))) for s in self.sites
+        ]
+        own = dict(zip(self.study.sites, map(TypeAdapter(Look).validate_python, looks), strict=True))
+        asked = {"what": "tell", "study": plain, "agreed": asdict(agree(own))}
+        return self.sites[site].answer(json.dumps(asked))
 
     def __call__(self, questions: dict[int, Question], patient: bool = False) -> Mapping[int, bytes | str]:
         texts = {json.loads(text)["what"] for text, _ in questions.values()}
@@ -585,11 +598,20 @@ def test_what_a_site_may_not_say_is_refused(data: Path, tmp_path: Path) -> None:
                 came[1] = self.answer
             return came
 
+    own = json.loads(Direct(study, data, tmp_path / "first").tells(1))
+
+    def telling(**changed: float) -> bytes:
+        return json.dumps(own | {n: [x] * len(own[n]) for n, x in changed.items()}).encode()
+
     for what, answer, reason in (
         ("look", b"noise", "must answer before the study can begin, but its answer is none of fairlead's"),
         ("look", b"{}", "answer is not as expected"),
         ("look", b"x" * 2**23, "answer has 8,388,608 bytes"),
         ("tell", b'{"rows": 9, "known": [9], "mean": [1], "squares": [1], "words": [[]]}', "does not fit the"),
+        ("tell", telling(known=1e308), "does not fit the"),
+        ("tell", telling(mean=1e308), "does not fit the"),
+        ("tell", telling(squares=-1.0), "does not fit the"),
+        ("tell", telling(mean=1e30), "hungarian says its '.*' is about 1e[+]30, .* times what is usual at the sites"),
         ("begin", "node is not reachable", "but its node is not reachable"),
     ):
         post = Odd(study, data, tmp_path / "sites")

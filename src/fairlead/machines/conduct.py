@@ -26,6 +26,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from fairlead.clients import Remote, placed
 from fairlead.clients.node import SPLITS
+from fairlead.clients.remote import MOST_SAMPLES
 from fairlead.clients.wire import Ask
 from fairlead.comparison.assess import quiet
 from fairlead.comparison.decisions import Answers, in_order
@@ -51,6 +52,9 @@ Question = tuple[str, bytes]  # a text, and the bytes of a message
 Progress = Callable[[str, int, int], None]  # called with the run, the round just done and all rounds
 FEWEST = 5  # evaluations that show whether a loss is still falling
 MOST_OF_ALL = 0.9  # of all train rows, above which a site's weight is worth a word
+FEWEST_SITES = 3  # among which a column's size can be called unusual
+OTHER_WORLD = 1e6  # times the usual size, which no unit of one and the same measure explains
+WIDEST = 1e100  # that a mean or a sum of squares can be
 MOST_BYTES = 2**22  # of an answer before the first round: names of columns, categories and classes, and counts
 CHOSEN = TypeAdapter(dict[str, Chosen])
 T = TypeVar("T")
@@ -288,6 +292,7 @@ def agreement(asker: Asker, path: Path) -> tuple[Agreed, Preparation | None]:
         told = dict(zip(study.sites, answers, strict=True))
         for name, one in told.items():
             check_told(name, one, agreed)
+        check_units(told, agreed)
         scaling = study.scenario().scaling
         preparation = prepared(agreed.columns, told, scaling)
         if scaling == "own":  # each site has its own means and deviations, and told them to nobody
@@ -303,13 +308,33 @@ def check_told(site: str, told: Told, agreed: Agreed) -> None:
     kept = [column for column in agreed.columns if column.kept]
     sizes = {len(told.known), len(told.mean), len(told.squares), len(told.words)}
     fits = sizes == {len(kept)} and all(
-        len(counts) == len(column.values) and min(counts, default=0) >= 0
+        len(counts) == len(column.values) and all(0 <= count <= told.rows for count in counts)
         for column, counts in zip(kept, told.words, strict=True)
     )
     numbers = np.array([told.rows, *told.known, *told.mean, *told.squares, *(told.target or ())])
-    sound = bool(np.isfinite(numbers).all()) and min(told.rows, *told.known, *told.squares) >= 0
+    sound = bool((np.abs(numbers) <= WIDEST).all()) and min(told.rows, *told.known, *told.squares) >= 0
+    sound = sound and max(told.known, default=0) <= told.rows <= MOST_SAMPLES
     if not fits or not sound:
         raise EngineError(f"{site}: what it told of its rows does not fit the {len(kept)} agreed columns")
+
+
+def check_units(told: Mapping[str, Told], agreed: Agreed) -> None:
+    """Refuse a site whose numbers in a column are of another world: shared means would leave nothing of the others'."""
+    columns = [column.name for column in agreed.columns if column.kept]
+    known, mean, squares = (
+        np.array([getattr(one, field) for one in told.values()]) for field in ("known", "mean", "squares")
+    )
+    sizes = np.abs(mean) + np.sqrt(squares / np.maximum(known, 1))
+    for name, column in zip(columns, sizes.T, strict=True):
+        if np.count_nonzero(column) < FEWEST_SITES:
+            continue
+        usual = np.median(column[column > 0])
+        for site, size in zip(told, column, strict=True):
+            if size > OTHER_WORLD * usual:
+                raise EngineError(
+                    f"{site} says its '{quoted(name, 64)}' is about {size:.0e}, {size / usual:.0e} times what is usual "
+                    "at the sites; mend its unit there, or take scaling 'own' or drop the column"
+                )
 
 
 def made_up(study: Study, agreed: Agreed, preparation: Preparation | None, run: Run) -> Federation:
