@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 import torch
 from filelock import FileLock
@@ -17,6 +18,7 @@ from typer.testing import CliRunner
 import fairlead
 from fairlead.cli import app
 from fairlead.comparison.compare import LOCK
+from fairlead.core import RunError
 from fairlead.core.files import atomically
 from fairlead.runs import files
 from fairlead.runs.checkpoint import load_snapshot
@@ -254,6 +256,15 @@ def test_records_grow_by_what_is_new(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert [int(part.name[:9]) for part in parts] == [1, 2, 3, 4]
     rounds = [set(files.read_part(part)["round"].to_pylist()) for part in parts]
     assert rounds == [{1}, {2}, {3}, {4}]
+
+
+@pytest.mark.filterwarnings("ignore:overflow")
+def test_quantities_whose_deviation_overflows_are_one_sentence(tmp_path: Path) -> None:
+    values = torch.linspace(-1, 1, 60).double()
+    frame = pd.DataFrame({"owner": ["a", "b"] * 30, "p": values, "y": values * 1e300})
+    frame.to_csv(tmp_path / "rows.csv", index=False)
+    with pytest.raises(RunError, match=r"would hold a number that is not finite .* values beyond 1e150"):
+        fairlead.compare(["fedavg"], data=str(tmp_path / "rows.csv"), column="owner", label="y", rounds=1, lr=0.1)
 
 
 def test_a_checkpoint_is_read_back_as_it_was_written(unfinished: Path) -> None:

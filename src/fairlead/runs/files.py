@@ -25,7 +25,13 @@ ANEW = "delete that file to train this run anew, or restore a copy"
 
 def write_json(path: Path, value: object) -> None:
     """Readable JSON; a NaN is refused rather than written as something no other reader takes."""
-    text = json.dumps(value, indent=2, allow_nan=False) + "\n"
+    try:
+        text = json.dumps(value, indent=2, allow_nan=False) + "\n"
+    except ValueError as error:
+        raise RunError(
+            f"{path} would hold a number that is not finite ({error}); look in the data for values beyond 1e150, whose "
+            "mean or deviation cannot be computed"
+        ) from error
     atomically(path, lambda p: p.write_text(text, encoding="utf-8"))
 
 
