@@ -585,6 +585,25 @@ def test_bytes_of_one_site_never_stop_the_others(answer: bytes, data: Path, tmp_
         conduct(study, lambda questions, patient=False: {**post(questions, patient), 1: answer}, tmp_path / "new")
 
 
+def test_a_site_does_not_tell_where_its_files_are(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    study = a_study(data, "fedavg")
+    post = Direct(study, data, tmp_path / "sites")
+    conduct(study, post, tmp_path / "out")
+    site = post.sites[0]
+    monkeypatch.chdir(tmp_path)
+    site.folder = Path("sites") / site.name  # whatever way it was given
+    (site.folder / study.name / "study.json").write_text("{")
+    site._members = {}
+    asked = json.dumps({"what": "verdict", "study": study.name, "kept": {}, "short": {}})
+    said = json.loads(site.answer(asked))
+    assert "study.json is not valid JSON" in said["refused"]
+    site.folder = site.folder.resolve()
+    assert json.loads(site.answer(asked)) == said
+    site.data = tmp_path / "data" / "gone.csv"
+    look = {"what": "look", "study": study.to_json(), "version": VERSION}
+    assert str(tmp_path) not in str(said) + json.loads(site.answer(json.dumps(look)))["refused"]
+
+
 def test_what_a_site_may_not_say_is_refused(data: Path, tmp_path: Path) -> None:
     study = a_study(data)
 

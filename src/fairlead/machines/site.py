@@ -86,7 +86,11 @@ class Site:
         except FairleadError as error:
             logger.warning("%s: %s", self.name, error)
             # Where a site keeps its files is not told to others.
-            return _json({"refused": str(error).replace(f"{self.data}", Path(self.data).name)})
+            said = str(error)
+            for place in (Path(self.data), self.folder):
+                for path in (place.resolve(), place):
+                    said = said.replace(str(path), path.name)
+            return _json({"refused": said})
 
     def _look(self, asked: dict[str, Any]) -> dict[str, Any]:
         """What this site's columns and classes are."""

@@ -73,7 +73,9 @@ def _answer_one(asking: Connection, sites: dict[tuple[str, str], Site], folder: 
         asking.send_bytes(sites[site, data].answer(question, message))
     except Exception as error:
         logger.exception("a question failed")
-        asking.send_bytes(json.dumps({"refused": f"{type(error).__name__}: {error}"}).encode())
+        # What it says may name files of this machine.
+        told = f"{type(error).__name__} at the site, which its worker.log explains"
+        asking.send_bytes(json.dumps({"refused": told}).encode())
 
 
 def _end_when_idle(last: list[float], idle: float, folder: Path) -> None:
