@@ -543,6 +543,10 @@ def test_a_site_refuses_what_is_not_its_study(data: Path, tmp_path: Path) -> Non
     assert "question is not as expected" in refused(what="ask", study="study-x")
     assert "install the same" in refused(what="look", study=study.to_json(), version="0.0.0")
     assert "none of fairlead's" in json.loads(site.answer("noise"))["refused"]
+    assert "none of fairlead's" in json.loads(site.answer("[" * 60_000))["refused"]
+    assert refused(what="look") == "KeyError at the site, whose log explains it"
+    for study_of_another_kind in (None, 3, {"sites": 5, "methods": ["x"], "settings": {}, "seeds": 1}):
+        assert "at the site" in refused(what="begin", study=study_of_another_kind)
 
 
 def test_a_second_coordinator_is_told_so_and_others_cannot_read_the_folder(data: Path, tmp_path: Path) -> None:

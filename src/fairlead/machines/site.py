@@ -91,6 +91,9 @@ class Site:
                 for path in (place.resolve(), place):
                     said = said.replace(str(path), path.name)
             return _json({"refused": said})
+        except Exception as error:  # whatever was asked, the site goes on; what it says may name files of this machine
+            logger.exception("%s: a question failed", self.name)
+            return _json({"refused": f"{type(error).__name__} at the site, whose log explains it"})
 
     def _look(self, asked: dict[str, Any]) -> dict[str, Any]:
         """What this site's columns and classes are."""

@@ -69,13 +69,7 @@ def _answer_one(asking: Connection, sites: dict[tuple[str, str], Site], folder: 
     message = asking.recv_bytes()
     if (site, data) not in sites:
         sites[site, data] = Site(site, data, folder)
-    try:
-        asking.send_bytes(sites[site, data].answer(question, message))
-    except Exception as error:
-        logger.exception("a question failed")
-        # What it says may name files of this machine.
-        told = f"{type(error).__name__} at the site, which its worker.log explains"
-        asking.send_bytes(json.dumps({"refused": told}).encode())
+    asking.send_bytes(sites[site, data].answer(question, message))
 
 
 def _end_when_idle(last: list[float], idle: float, folder: Path) -> None:
