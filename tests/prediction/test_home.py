@@ -283,6 +283,7 @@ def test_export_is_a_folder_that_predicts_alone(command: type[Call], heart: fair
     names = {"model.safetensors", "model.json", "README.md", "use.py"}
     onnx = importlib.util.find_spec("onnx") is not None and importlib.util.find_spec("onnxscript") is not None
     assert {path.name for path in Path("model").iterdir()} == names | ({"model.onnx"} if onnx else set())
+    assert all(path.stat().st_mode & 0o077 == 0 for path in (Path("model"), *Path("model").iterdir()))
     model, rows = fairlead.load_model("model"), pd.read_csv("new.csv")
     expected = heart.predictor("fedrod", "va")(rows)
     pd.testing.assert_frame_equal(model(rows), expected)

@@ -30,6 +30,7 @@ from threadpoolctl import threadpool_limits
 from torch import Tensor
 
 from fairlead.core import Layout, RunError
+from fairlead.core.surroundings import unchanged
 from fairlead.core.types import Federation, Split
 from fairlead.models import Tool
 from fairlead.models.tools import FLOOR
@@ -305,7 +306,8 @@ def _fit(tool: _Kind, classes: int, x: Rows, y: Rows, **settings: Any) -> _Fitte
         simple = tool.name == "majority" or len(y) < 2
     if simple:
         return _Fitted(same)
-    from sklearn.exceptions import ConvergenceWarning
+    with unchanged():
+        from sklearn.exceptions import ConvergenceWarning
 
     model = CoxRegression(**settings) if y.ndim == 2 else _model(tool, len(y), classes=classes > 0, **settings)
     with warnings.catch_warnings():
@@ -317,8 +319,9 @@ def _fit(tool: _Kind, classes: int, x: Rows, y: Rows, **settings: Any) -> _Fitte
 
 def _model(tool: _Kind, n: int, *, classes: bool, penalty: float = 1.0, leaves: int = 4, trees: int = 50) -> Any:
     # Here, since they take a second to import, and whoever imports fairlead would wait for it.
-    from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
-    from sklearn.linear_model import LogisticRegression, Ridge
+    with unchanged():
+        from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
+        from sklearn.linear_model import LogisticRegression, Ridge
 
     balanced = {"class_weight": "balanced"} if tool.balance else {}
     if tool.name == "linear":

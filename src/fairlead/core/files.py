@@ -45,6 +45,11 @@ def atomically(path: Path, write: Callable[[Path], object], *, flush: bool = Tru
         _remove(temporary)
 
 
+def write_text(path: Path, text: str) -> None:
+    """A text file that is never half written, and that other users cannot read."""
+    atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+
+
 ELSEWHERE = "make room or give leave to write there, or choose another --out; a run goes on from its last checkpoint"
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from fairlead.core.errors import DataError, FairleadError, InputError, nearest
+from fairlead.core.surroundings import unchanged
 from fairlead.data.files import OWNER, SUFFIXES, table_files
 from fairlead.data.folders import image_files, npz_files, read_images, read_npz
 from fairlead.data.images import KNOWN, part_files, read_folder, read_hub
@@ -111,7 +112,8 @@ def owner_column(data: str | Path) -> str | None:
 
 def _digits() -> Source:
     """The 1,797 hand-written digits of 8x8 pixels that scikit-learn carries."""
-    from sklearn.datasets import load_digits
+    with unchanged():
+        from sklearn.datasets import load_digits
 
     bunch = load_digits()
     x = torch.from_numpy(bunch.images.astype(np.float32) / 16)[:, None]

@@ -12,6 +12,7 @@ import pandas as pd
 import torch
 from numpy.typing import NDArray
 
+from fairlead.core.surroundings import unchanged
 from fairlead.core.targets import KINDS
 from fairlead.core.types import Federation
 from fairlead.data.folds import FEWEST
@@ -277,9 +278,10 @@ def _alone(values: NDArray[np.float64], y: NDArray[Any], classes: bool) -> NDArr
     know one class and not the rest. A class of fewer than three rows has 0.
     """
     # Here, since it takes a second to import, and whoever imports fairlead would wait for it.
-    from sklearn.metrics import r2_score
-    from sklearn.model_selection import KFold, StratifiedKFold
-    from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
+    with unchanged():
+        from sklearn.metrics import r2_score
+        from sklearn.model_selection import KFold, StratifiedKFold
+        from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
 
     x = values[:, None]
     if classes:

@@ -25,7 +25,7 @@ from fairlead.clients.node import model_of
 from fairlead.clients.wire import Ask, pack_ask, unpack_ask, unpack_reply
 from fairlead.comparison.decisions import Answers, chosen, cut, in_order
 from fairlead.core import FairleadError, Federation, InputError, Layout, RunError, Split, require
-from fairlead.core.files import atomically
+from fairlead.core.files import write_text
 from fairlead.data.agreement import Agreed, look, read_own, tell_own
 from fairlead.data.preparation import EVERYBODY, Preparation, scale_of, tell
 from fairlead.data.source import Source
@@ -235,8 +235,7 @@ class Member:
         for method in (CONTROL, *self.study.judged):
             self._write_model(method, kept)
         write_json(self.folder / "verdict.json", found)
-        text = "\n".join(lines) + "\n"
-        atomically(self.folder / VERDICT, lambda path: path.write_text(text, encoding="utf-8"))
+        write_text(self.folder / VERDICT, "\n".join(lines) + "\n")
         return {}
 
     def _write_model(self, method: str, kept: Kept) -> None:

@@ -21,7 +21,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from fairlead.core import RunError, require
-from fairlead.core.files import atomically
+from fairlead.core.files import atomically, write_text
 from fairlead.core.targets import KINDS
 from fairlead.prediction.predict import (
     BALANCED,
@@ -34,7 +34,7 @@ from fairlead.prediction.predict import (
     recommended,
 )
 from fairlead.runs.deployment import Deployment, Factory
-from fairlead.runs.files import read_json, write_json
+from fairlead.runs.files import read_json, read_object, write_json
 from fairlead.runs.identity import versions
 from fairlead.runs.run import DECISION
 from fairlead.runs.summary import Summary, Way, read_summary
@@ -65,18 +65,17 @@ def export(
     write_model(to, predictor)
     summary = read_summary(folder)
     onnx = _write_onnx(predictor, to / "model.onnx")
-    (to / "README.md").write_text(card(summary, predictor, choice, onnx), encoding="utf-8")
+    write_text(to / "README.md", card(summary, predictor, choice, onnx))
     lacking = [] if onnx else ["model.onnx is not written: pip install 'fairlead[onnx]' brings what it needs"]
     return predictor, [choice.said, *lacking]
 
 
 def write_model(to: Path, predictor: Predictor) -> None:
     """The model with all that `load_model` needs, and a program that uses it."""
-    to.mkdir(parents=True, exist_ok=True)
     weights = {name: x.detach().clone().contiguous() for name, x in predictor.module.state_dict().items()}
     atomically(to / "model.safetensors", lambda path: save_file(weights, path))
     write_json(to / "model.json", {"format": FORMAT, **predictor.deployment.to_json(), "versions": versions()})
-    (to / "use.py").write_text(USE, encoding="utf-8")
+    write_text(to / "use.py", USE)
 
 
 def load_model(folder: Path | str, model: Factory | None = None) -> Predictor:
@@ -85,7 +84,7 @@ def load_model(folder: Path | str, model: Factory | None = None) -> Predictor:
     `model` is the function that made the network, where it was one of your own.
     """
     folder = Path(folder)
-    plain = read_json(folder / "model.json")
+    plain = read_object(folder / "model.json")
     if plain.get("format") != FORMAT:
         raise RunError(f"{folder / 'model.json'} has format {plain.get('format')}, expected {FORMAT}; export it again")
     deployment = Deployment.from_json({k: v for k, v in plain.items() if k not in ("format", "versions")})
@@ -109,17 +108,17 @@ def _write_onnx(predictor: Predictor, path: Path) -> bool:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            torch.onnx.export(
+            program = torch.onnx.export(
                 predictor.module,
                 (samples,),
-                path,
                 input_names=["samples"],
                 output_names=["outputs"],
                 dynamo=True,
                 dynamic_shapes=({0: torch.export.Dim("rows", min=1)},),
                 verbose=False,
-                external_data=False,
             )
+            assert program is not None  # as there is no path to write to
+            atomically(path, lambda temporary: program.save(temporary, external_data=False))
     finally:
         exporter.setLevel(before)
     return True

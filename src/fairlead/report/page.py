@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from fairlead.core.files import write_text
 from fairlead.effort import STILL
 from fairlead.metrics import METRICS, TRAINING
 from fairlead.metrics.advice import told_owner
@@ -118,12 +119,12 @@ def write_page(folder: Path, owner: str | None = None) -> Path:
         own = share_of(summary, owner)
         records = records_of(read_records(folder, summary), summary, owner)
         path = folder / file_name(owner)
-        path.write_text(page_of(own, curves_of(records, own), owner), encoding="utf-8")
+        write_text(path, page_of(own, curves_of(records, own), owner))
         return path
     records = read_records(folder, summary)
     _write_figures(folder / "figures", summary, records)
     path = folder / "report.html"
-    path.write_text(page_of(summary, curves_of(records, summary)), encoding="utf-8")
+    write_text(path, page_of(summary, curves_of(records, summary)))
     return path
 
 

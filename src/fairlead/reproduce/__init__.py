@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fairlead.core import InputError, nearest, require
-from fairlead.core.files import atomically
+from fairlead.core.files import write_text
 from fairlead.reproduce import confree, convoy, fedora, fedora_costs, fedora_released, fedres, plgu, public, where
 from fairlead.reproduce import table as tables
 from fairlead.reproduce.cells import Found, Progress, collect, commits, table_of
@@ -126,7 +126,7 @@ def write_texts(
         "table.tex": tables.latex(chosen, numbers, page["budget"], page["seeds"]),
     }
     for name, text in texts.items():
-        atomically(folder / name, lambda path, text=text: path.write_text(text, encoding="utf-8"))  # type: ignore[misc]
+        write_text(folder / name, text)
 
 
 def rewrite(folder: Path) -> dict[str, Any]:

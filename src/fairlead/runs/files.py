@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 
 from fairlead.core import Named, RunError
 from fairlead.core.device import on_host
-from fairlead.core.files import atomically
+from fairlead.core.files import atomically, write_text
 
 FORMAT = "3"
 ANEW = "delete that file to train this run anew, or restore a copy"
@@ -32,7 +32,7 @@ def write_json(path: Path, value: object) -> None:
             f"{path} would hold a number that is not finite ({error}); look in the data for values beyond 1e150, whose "
             "mean or deviation cannot be computed"
         ) from error
-    atomically(path, lambda p: p.write_text(text, encoding="utf-8"))
+    write_text(path, text)
 
 
 def read_json(path: Path) -> Any:
