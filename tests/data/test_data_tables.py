@@ -49,6 +49,9 @@ def column(source: Source, name: str) -> list[float]:
         ("a.csv", PLAIN.replace(",", ";").replace(".", ","), "utf-8"),
         ("a.csv", PLAIN.replace(",", ";"), "utf-8"),
         ("a.csv", PLAIN.replace(",", ", "), "utf-8"),
+        ("a.data", PLAIN.replace(",,", ",?,").replace(",", "   "), "utf-8"),
+        ("a.data", "age weight\tsmoker ill\n" + PLAIN[21:].replace(",,", ",NA,").replace(",", "  \t"), "utf-8"),
+        ("a.dat", PLAIN.replace(",,", ',"",').replace("yes", '"yes"').replace(",", " "), "utf-8"),
         ("a.csv", PLAIN.replace("71.5", '"71,5"').replace("80.25", '"80,25"'), "utf-8"),
         ("a.csv", PLAIN.replace("60,,", "60,NA,").replace("50,80.25,no", "50,80.25,NO "), "utf-8"),
         ("a.csv", PLAIN.replace("60,,", "60, ? ,"), "utf-8"),
@@ -347,6 +350,14 @@ def test_unreadable_tables(tmp_path: Path) -> None:
     for name in ("odd.parquet", "odd.xlsx"):
         with pytest.raises(DataError, match=rf"{name} cannot be read"):
             load(write(tmp_path / name, "not such a file"))
+
+
+def test_a_line_with_fewer_cells_is_said(tmp_path: Path) -> None:
+    frame = read_frame([write(tmp_path / "a.csv", "a,b,label\n1,2,0\n1\n3,4,1\n")])
+    assert frame.attrs["notes"] == [
+        "a.csv: line 3 has fewer cells than the first line (1 for 3); those that lack count as empty"
+    ]
+    assert read_frame([write(tmp_path / "b.csv", "a,b\n1,2,\n3,4,\n")]).attrs["notes"] == []
 
 
 def test_rows_without_label_or_owner_are_left_out_and_said(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import gzip
 import io
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from glob import glob
 from itertools import islice
 from pathlib import Path
@@ -30,6 +30,7 @@ SUFFIXES = (*TEXT, ".xlsx", ".xlsm", ".parquet")
 EMPTY = ("", "na", "n/a", "#n/a", "<na>", "nan", "null", "?", "-", "--", ".")  # whatever their case
 OWNER = "owner"  # the column that holds the files' names, where each file is one owner's
 _SEPARATORS = ("\t", ";", "|", ",")  # in the order of trust: a comma may also be a decimal mark or stand in a text
+_BLANKS = " "  # one or several between two cells, as tables are printed
 _SAMPLE = 50  # lines that are looked at to find the separator
 _SPELLINGS = sorted({spelling for e in EMPTY for spelling in (e, e.upper(), e.capitalize(), "NaN", "<NA>")})
 _WHOLE, _THOUSANDS = r"[+-]?\d+", r"[+-]?[1-9]\d{0,2}"
@@ -117,7 +118,7 @@ def _read(path: Path, wanted: Sequence[str]) -> pd.DataFrame:
             cells, notes = _excel(path, wanted)
             frame = _named(path.name, cells, wanted)
         else:
-            frame, separator = _text(path, wanted)
+            frame, separator, notes = _text(path, wanted)
     except FileNotFoundError as error:
         raise DataError(f"no file {path}; check the path") from error
     except (pa.ArrowException, OSError, BadZipFile, pd.errors.ParserError, csv.Error) as error:
@@ -170,16 +171,16 @@ def _named(file: str, cells: pd.DataFrame, wanted: Sequence[str]) -> pd.DataFram
     return body.infer_objects()
 
 
-def _text(path: Path, wanted: Sequence[str]) -> tuple[pd.DataFrame, str]:
-    """A file of separated values, and the separator."""
+def _text(path: Path, wanted: Sequence[str]) -> tuple[pd.DataFrame, str, list[str]]:
+    """A file of separated values, the separator, and what to know of it."""
     content = decode(gzip.decompress(path.read_bytes()) if path.name.lower().endswith(".gz") else path.read_bytes())
     require(bool(content.strip()), f"{path.name} has no rows")
     separator = find_separator(content)
-    rows = list(islice((row for row in csv.reader(io.StringIO(content), delimiter=separator) if any(row)), _SAMPLE))
+    rows = list(islice((row for row in _cells(content, separator) if any(row)), _SAMPLE))
     first = [cell.strip() for cell in rows[0]]
     frame = pd.read_csv(
         io.StringIO(content),
-        sep=separator,
+        sep=r"\s+" if separator == _BLANKS else separator,
         header=0 if is_header(first, wanted) else None,
         names=_names_of_all(path.name, first, rows, wanted),
         index_col=False,
@@ -188,7 +189,11 @@ def _text(path: Path, wanted: Sequence[str]) -> tuple[pd.DataFrame, str]:
         skipinitialspace=True,
         low_memory=False,
     )
-    return frame, separator
+    short = next((number for number, row in enumerate(rows, start=1) if len(row) < len(first)), None)
+    if short is None:
+        return frame, separator, []
+    what = f"line {short} has fewer cells than the first line ({len(rows[short - 1])} for {len(first)})"
+    return frame, separator, [f"{path.name}: {what}; those that lack count as empty"]
 
 
 def _names_of_all(file: str, first: list[str], rows: list[list[str]], wanted: Sequence[str]) -> list[str]:
@@ -225,18 +230,27 @@ def decode(content: bytes) -> str:
 def find_separator(content: str) -> str:
     """The separator that gives every line the same number of cells, or else the one that comes nearest to it.
 
-    >>> find_separator("age;weight\\n40;71,5\\n"), find_separator("a,b\\n1,2\\n")
-    (';', ',')
+    >>> find_separator("age;weight\\n40;71,5\\n"), find_separator("a,b\\n1,2\\n"), find_separator("a  b\\n1  2\\n")
+    (';', ',', ' ')
     """
     head = "\n".join(islice((line for line in io.StringIO(content) if line.strip()), _SAMPLE))
     best, found = 0.0, ","
-    for separator in _SEPARATORS:
-        counts = Counter(len(row) for row in csv.reader(io.StringIO(head), delimiter=separator) if row)
+    for separator in (*_SEPARATORS, _BLANKS):
+        counts = Counter(len(row) for row in _cells(head, separator) if row)
         cells, lines = max(counts.items(), key=lambda pair: pair[1])
         share = lines / counts.total() if cells > 1 else 0.0
-        if share > best:
+        # Blanks also stand within texts: they separate cells where all lines, but perhaps the names, have as many.
+        if share > best and (separator != _BLANKS or lines >= counts.total() - 1 > 0):
             best, found = share, separator
     return found
+
+
+def _cells(text: str, separator: str) -> Iterator[list[str]]:
+    """The cells of each line."""
+    if separator != _BLANKS:
+        return csv.reader(io.StringIO(text), delimiter=separator)
+    lines = (line.replace("\t", " ").strip() for line in io.StringIO(text))
+    return csv.reader(lines, delimiter=separator, skipinitialspace=True)
 
 
 def is_header(first: Sequence[str], wanted: Sequence[str] = ()) -> bool:
