@@ -146,6 +146,10 @@ def test_the_default_follows_the_target_and_the_rarest_class() -> None:
     two, three = default_metric("classes", {"a": [0, 1], "b": [1] * 27 + [0] * 3}), [0] * 27 + [1, 2] * 2
     assert (two.metric.name, "most train rows of b" in two.why) == ("auroc", True)
     assert default_metric("classes", {"a": three}).metric.name == "balanced-accuracy"
+    rare = default_metric("classes", {str(k): [0] * 9 + [k % 2] for k in range(8)})
+    assert rare.why.startswith("AUROC, because most train rows of all owners together are of one class")
+    small = default_metric("classes", {"a": [0, 1] * 20, "b": [1] * 5})
+    assert small.why.endswith("no class has over 80% of the train rows, nor of an owner's who has 20 or more")
 
 
 def test_ranks_are_compared_within_a_fold_only() -> None:

@@ -378,15 +378,19 @@ def default_metric(target: Target, owners: Mapping[str, ArrayLike] | None = None
     if target != "classes":
         kind = KINDS[target]
         return Choice(METRICS[kind.metric], f"{METRICS[kind.metric].title}, because the target is {kind.words}")
+    held = {owner: np.asarray(classes).ravel() for owner, classes in (owners or {}).items()}
+    every = np.concatenate([np.zeros(0, dtype=np.int64), *held.values()])
+    # All together too: where each owner has few rows, none by itself shows that a class is rare.
     shares = {}
-    for owner, classes in (owners or {}).items():
-        _, counts = np.unique(np.asarray(classes), return_counts=True)
+    for owner, classes in {**held, "all owners together": every}.items():
+        _, counts = np.unique(classes, return_counts=True)
         if counts.sum() >= FEW:
             shares[owner] = counts.max() / counts.sum()
     if not shares or max(shares.values()) <= IMBALANCED:
-        return Choice(METRICS["accuracy"], "accuracy, because the target is a class and no class is rare")
+        why = f"no class has over {IMBALANCED:.0%} of the train rows, nor of an owner's who has {FEW} or more"
+        return Choice(METRICS["accuracy"], f"accuracy, because the target is a class and {why}")
     worst = max(shares, key=lambda o: shares[o])
-    two = len(np.unique(np.concatenate([np.asarray(c).ravel() for c in (owners or {}).values()]))) == 2
+    two = len(np.unique(every)) == 2
     chosen = METRICS["auroc" if two else "balanced-accuracy"]
     return Choice(
         chosen,
