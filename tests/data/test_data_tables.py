@@ -172,6 +172,13 @@ def test_positive(tmp_path: Path, positive: str, expected: list[int]) -> None:
         (["31.12.2020", "01.02.2020", "", "2.3.2021"], "date"),
         (["12/31/2020", "01/13/2020", "", "2/3/2021"], "date"),
         (["2020-01-02T10:00:00", "2020-02-03 11:30", "", "2021-12-31"], "date"),
+        (["Jan 1 2000", "Feb 12 2000", "", "Dec 3 2001"], "date"),
+        (["January 1, 2000", "February 12, 2000", "", "March 3, 2001"], "date"),
+        (["12/31/07", "1/13/07", "", "2/3/08"], "date"),
+        (["12/31/2007 3:45 PM", "1/13/2007 11:05 AM", "", "2/3/2008 1:00 AM"], "date"),
+        ([20200131, 20191231, None, 20200229], "date"),
+        ([20200131, 20191231, None, 20200230], "number"),
+        (["1-2-3", "20-30-40", "7-99-8", "5-5-5"], "words"),
         ([5, 5, 5, 5], "constant"),
         ([float("inf")] * 4, "constant"),
         ([None, None, None, None], "empty"),
@@ -182,6 +189,23 @@ def test_positive(tmp_path: Path, positive: str, expected: list[int]) -> None:
 )
 def test_roles(cells: Any, role: str) -> None:
     assert find("x", clean(pd.Series(cells, dtype=object).infer_objects())).role == role
+
+
+def test_how_a_date_is_read_is_said() -> None:
+    def read(*cells: Any) -> tuple[str, list[float]]:
+        column = clean(pd.Series(cells, dtype=object).infer_objects())
+        found = find("d", column)
+        return found.why, code(found, column).tolist()
+
+    assert read("1/13/70", "2/3/70") == ("dates, such as 1/13/70 (1970-01-13)", [12, 33])
+    assert read("1/2/1970", "1/3/1970") == (
+        "dates, such as 1/2/1970 (1970-02-01); no cell tells the day from the month: the day is taken to come first",
+        [31, 59],
+    )
+    assert read("1.2.1970", "1.3.1970") == ("dates, such as 1.2.1970 (1970-02-01)", [31, 59])
+    assert read("Jan 1 1970", "Jan 2 1970") == ("dates, such as Jan 1 1970 (1970-01-01)", [0, 1])
+    assert read("1970-01-02", "1970-01-05") == ("dates, such as 1970-01-02", [1, 4])
+    assert read(19700102, 19700105) == ("dates, such as 19700102", [1, 4])
 
 
 def test_codes() -> None:

@@ -27,12 +27,13 @@ PARTS = {"train": "train", "training": "train", "test": "test", "testing": "test
     ("validation", "valid", "val", "dev"), "validation"
 )
 _UNKNOWN = ("none", "unknown", "missing", "not available", "not reported")  # among numbers; among words they are words
-_DATES = tuple(
-    day + time
-    for time in ("", " %H:%M", " %H:%M:%S")
-    for day in ("%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%Y/%m/%d", "%d-%m-%Y", "%d %b %Y", "%d-%b-%Y", "%b %d, %Y")
+_DAYS: tuple[str, ...] = ("%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%Y/%m/%d", "%d-%m-%Y", "%m-%d-%Y")
+_DAYS += ("%d %b %Y", "%d-%b-%Y", "%b %d, %Y", "%b %d %Y", "%d %B %Y", "%B %d, %Y", "%B %d %Y")
+_DAYS += ("%d.%m.%y", "%d/%m/%y", "%m/%d/%y", "%d-%m-%y", "%m-%d-%y", "%d %b %y", "%d-%b-%y")  # 69 is 1969, 68 is 2068
+_DATES = tuple(day + time for time in ("", " %H:%M", " %H:%M:%S", " %I:%M %p", " %I:%M:%S %p") for day in _DAYS)
+_LIKE_A_DATE = re.compile(
+    r"(?:\d{1,4}[-/. ](?:\d{1,2}|[A-Za-z]{3,9})[-/. ]\d{2,4}|[A-Za-z]{3,9} \d{1,2},? \d{4})(?:[ T].*)?"
 )
-_LIKE_A_DATE = re.compile(r"\d{1,4}[-/. ](?:\d{1,2}|[A-Za-z]{3})[-/. ]\d{2,4}(?:[ T].*)?|[A-Za-z]{3} \d{1,2}, \d{4}")
 _LIKE_AN_ID = re.compile(
     r"(?:.*[_\s.-])?(?:id|ids|pid|uid|uuid|guid|index|idx)|id[_\s.-].*|unnamed.*|"
     r"(?:row|record|patient|student|pupil|subject|person|customer|client|user|account|case|sample|visit|seq|serial)"
@@ -110,6 +111,8 @@ def _of_numbers(name: str, known: pd.Series, missing: int, owners: NDArray[Any] 
     values = known.to_numpy(np.float64)
     if ((values == 0) | (values == 1)).all():
         return _yes_no(name, missing, "it holds 0 and 1")
+    if ((values > 18_000_000) & (values < 21_000_000)).all() and _as_days(known, "").notna().all():
+        return _date(name, missing, "", f"dates, such as {as_text(known.iloc[0])}")
     found = _why_id(name, values, owners)
     return Column(name, "id", missing, "left out", found) if found else _number(name, missing, "numbers")
 
@@ -160,7 +163,7 @@ def _of_text(name: str, known: pd.Series, missing: int) -> Column:
         return _number(name, missing + len(rest), f"numbers; {len(rest)} cells ({others}) count as empty")
     form = _date_form(known)
     if form is not None:
-        return _date(name, missing, form, f"dates, such as {known.iloc[0]}")
+        return _date(name, missing, form, _why_date(known, form))
     if len(known) >= _MANY and (
         len(different) > _MOSTLY * len(known)
         or (_LIKE_AN_ID.fullmatch(name) and len(different) >= max(_MANY, len(known) / 20))
@@ -211,16 +214,35 @@ def spellings(known: pd.Series) -> tuple[str, ...]:
 
 def _date_form(known: pd.Series) -> str | None:
     """How most cells are written as dates: a form of `strptime`, empty for the ISO way, or None."""
-    sample = known.head(200).astype("str")
-    if not sample.str.fullmatch(_LIKE_A_DATE).mean() >= _MOSTLY:
+    sample = known.head(200)
+    if not sample.astype("str").str.fullmatch(_LIKE_A_DATE).mean() >= _MOSTLY:
         return None
-    parsed = {form: int(_as_days(known, form).notna().sum()) for form in ("", *_DATES)}
-    best = max(parsed, key=lambda form: parsed[form])
-    return best if parsed[best] >= _MOSTLY * len(known) else None
+    likely = [form for form in ("", *_DATES) if _fits(sample, form) >= _MOSTLY / 2]
+    best = max(likely, key=lambda form: _fits(known, form), default="")
+    return best if _fits(known, best) >= _MOSTLY else None
+
+
+def _fits(known: pd.Series, form: str) -> float:
+    """The share of cells that are written so, or the ISO way."""
+    return float(_as_days(known, form).notna().mean())
+
+
+def _why_date(known: pd.Series, form: str) -> str:
+    """An example, and how it is read where that is not written in it."""
+    if not form:
+        return f"dates, such as {as_text(known.iloc[0])}"
+    days = _as_days(known, form)
+    first = int(days.notna().argmax())
+    why = f"dates, such as {known.iloc[first]} ({pd.Timestamp(days.iloc[first], unit='D').date()})"
+    turned = form.replace("%d", "%%").replace("%m", "%d").replace("%%", "%m")
+    if "%m" not in form or "." in form or _as_days(known, turned).notna().sum() < days.notna().sum():
+        return why
+    return f"{why}; no cell tells the day from the month: the day is taken to come first"
 
 
 def _as_days(cells: pd.Series, form: str) -> pd.Series:
-    """Dates as days since 1970, written in this form or the ISO way; what is no date is missing."""
+    """Dates as days since 1970, written in this form or the ISO way (20200131 too); what is no date is missing."""
+    cells = each(cells, as_text) if cells.dtype.kind in "iuf" else cells
     times = pd.to_datetime(cells, format="ISO8601", errors="coerce", utc=True)
     if form:
         times = pd.to_datetime(cells, format=form, errors="coerce", utc=True).fillna(times)
