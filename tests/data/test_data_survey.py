@@ -86,6 +86,34 @@ def test_a_column_that_gives_a_quantity_away(look: Callable[..., Any]) -> None:
     assert warned(look(frame.assign(label=np.exp(3 * frame["label"]).round(6))), "'pounds' alone predicts 'label'")
 
 
+def test_two_columns_that_give_a_quantity_away_together(look: Callable[..., Any]) -> None:
+    rng = np.random.default_rng(1)
+    frame = sound().drop(columns="label").assign(casual=rng.integers(0, 90, 300), members=rng.integers(5, 400, 300))
+    assert not warned(look(frame.assign(label=frame["members"] + rng.normal(size=300))), "together give")
+    (sentence,) = warned(look(frame.assign(label=frame["casual"] + frame["members"])), "together give")
+    assert sentence.startswith("'casual' and 'members' together give 'label' almost exactly, as a sum or difference")
+    assert "--drop casual or --drop members" in sentence
+    rate = frame.assign(label=(1000 * frame["casual"] / frame["members"]).round(3)).rename(columns={"casual": "no, of"})
+    (sentence,) = warned(look(rate), "together give")
+    assert "as a product or ratio" in sentence
+    assert "--drop 'no, of' or --drop members" in sentence
+    assert not warned(look(rate, drop="no, of"), "together give")
+    copied = frame.assign(label=rng.exponential(3, 300), log=lambda f: np.log(f["label"]))
+    assert not warned(look(copied), "together give"), "one of them does alone"
+
+
+def test_two_dates_that_give_a_time_away(look: Callable[..., Any]) -> None:
+    rng = np.random.default_rng(1)
+    start, days = (
+        pd.Timestamp("2001-03-04") + pd.to_timedelta(rng.integers(0, 2000, 300), "D"),
+        rng.integers(5, 900, 300),
+    )
+    end = start + pd.to_timedelta(days, "D")
+    frame = sound().rename(columns={"label": "died"}).assign(label=days, seen=start.strftime("%d-%m-%Y"), last=end)
+    frame.loc[::20, "last"] = None
+    assert warned(look(frame, event="died"), "'seen' and 'last' together give 'label' almost exactly")
+
+
 def test_a_column_that_gives_an_event_or_its_time_away(look: Callable[..., Any]) -> None:
     rng = np.random.default_rng(1)
     frame = sound().rename(columns={"label": "died"}).assign(label=rng.exponential(3, 300).round(3))

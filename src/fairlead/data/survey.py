@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import groupby
+from shlex import quote
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from fairlead.core.surroundings import unchanged
 from fairlead.core.targets import KINDS
 from fairlead.core.types import Federation
 from fairlead.data.folds import FEWEST
+from fairlead.data.pairs import find_pair
 from fairlead.data.partition import Index
 from fairlead.data.scenario import Scenario
 from fairlead.data.source import Source
@@ -72,6 +74,7 @@ def survey(scenario: Scenario, source: Source, federation: Federation | None = N
         notes += _few_events(source, names, owned)
     if source.table is not None:
         notes += [*_empty_columns(source, names, owned), *_twice(source, names, owned), *_giveaways(source)]
+        notes += _together(source)
     return Survey(
         source.name,
         sum(map(len, owned)),
@@ -231,9 +234,30 @@ def _giveaways(source: Source) -> list[str]:
                 said.append(
                     f"'{kept[i]}' alone {_what(label, classes, score)} almost without error ({measure} "
                     f"{score.max():.3f} in cross-validation): if it is made from '{label}' or only known after it, "
-                    f"leave it out with --drop {kept[i]}; if it is known before, keep it"
+                    f"leave it out with --drop {quote(kept[i])}; if it is known before, keep it"
                 )
     return said
+
+
+def _together(source: Source) -> list[str]:
+    """Two columns that give a quantity or a time away as its parts do, a start and an end, or an amount and a share."""
+    assert source.table is not None
+    if source.kind not in ("quantity", "survival"):
+        return []
+    rows = np.random.default_rng(0).permutation(len(source))[:_LOOK]
+    kept = [column for column in source.table.columns if column.kept]
+    numbers = [i for i, column in enumerate(kept) if column.role != "words"]
+    y = source.y.numpy().reshape(len(source), -1)[rows, 0].astype(np.float64)
+    pair = find_pair(source.raw.numpy()[rows][:, numbers], y)
+    if pair is None:
+        return []
+    one, two = (kept[numbers[i]].name for i in (pair.first, pair.second))
+    label = source.table.labels[0]
+    return [
+        f"'{one}' and '{two}' together give '{label}' almost exactly, as {pair.how}: if one of them is made from "
+        f"'{label}' or only known after it, leave it out with --drop {quote(one)} or --drop {quote(two)}; if both "
+        "are known before, keep them"
+    ]
 
 
 def _labels(source: Source) -> list[tuple[str, NDArray[Any], Sequence[str]]]:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import numpy as np
@@ -53,6 +54,8 @@ def read_table(files: Sequence[Path], how: Reading | None = None) -> Source:
     """One table, or several that hold one owner's rows each, as a source of coded rows."""
     how = how or Reading()
     name, first, frame = name_of(files), how.label or "label", frame_of(files, how)
+    drop, numeric, words = (tuple(whole_names(names, frame)) for names in (how.drop, how.numeric, how.words))
+    how = replace(how, drop=drop, numeric=numeric, words=words)
     labels = label_columns(name, frame, first, how.event)
     owner = how.column or (OWNER if len(files) > 1 else None)
     _check_names(name, frame, labels, owner, how)
@@ -131,7 +134,7 @@ def group_numbers(frame: pd.DataFrame, group: str | None, owners: NDArray[Any] |
 
 def label_columns(name: str, frame: pd.DataFrame, label: str, event: str | None = None) -> list[str]:
     """The column called so, or several with commas between their names; the time and the event of survival times."""
-    labels = [label] if label in frame.columns else [part.strip() for part in label.split(",")]
+    labels = [label] if label in frame.columns else whole_names(label.split(","), frame)
     if event is not None:
         require(len(labels) == 1, f"with --event the label is one column of times, got {', '.join(labels)}")
         require(event in frame.columns, f"{name} has no column '{event}'; {nearest(event, map(str, frame.columns))}")
@@ -143,6 +146,21 @@ def label_columns(name: str, frame: pd.DataFrame, label: str, event: str | None 
                 f"{name} has no label column '{one}'; {nearest(one, map(str, frame.columns))}; use --label"
             )
     return labels
+
+
+def whole_names(parts: Sequence[str], frame: pd.DataFrame) -> list[str]:
+    """Names that commas stood between; parts of one name that holds commas itself are put together again.
+
+    >>> whole_names(["age", "rate", " total"], pd.DataFrame(columns=["age", "rate, total"]))
+    ['age', 'rate, total']
+    """
+    names, rest = list[str](), [part.strip() for part in parts]
+    while rest:
+        spelt = [(n, sign.join(rest[:n])) for n in range(len(rest), 1, -1) for sign in (", ", ",")]
+        count, name = next(((n, name) for n, name in spelt if name in frame.columns), (1, rest[0]))
+        names.append(name)
+        rest = rest[count:]
+    return names
 
 
 def _check_names(name: str, frame: pd.DataFrame, labels: list[str], owner: str | None, how: Reading) -> None:
@@ -221,11 +239,11 @@ def _id_sentence(column: Column, again: int) -> str:
     """What is done with an id; `again` rows share theirs with another row."""
     said = (
         f"'{column.name}' looks like an id or free text ({column.why}) and is left out of the features; "
-        f"--numeric or --words {column.name} keeps it"
+        f"--numeric or --words {quote(column.name)} keeps it"
     )
     if not again:
         return said
     return (
         f"{said}. {again} rows share their '{column.name}' with another row, and such rows may fall into train and "
-        f"test rows, which makes models look better than they are: --group {column.name} keeps them together"
+        f"test rows, which makes models look better than they are: --group {quote(column.name)} keeps them together"
     )
