@@ -45,7 +45,7 @@ def find_pair(x: Codes, y: Codes) -> Pair | None:
 
 def _sum(x: Codes, y: Codes) -> tuple[int, int] | None:
     """The pair of columns of which `y` is a weighted sum."""
-    share = _shares(x, y)
+    share = _shares(x, y) if len(y) >= _ENOUGH else np.zeros((0, 0))
     for place in np.argsort(-share, axis=None)[:_LOOKS].tolist():
         i, j = divmod(place, len(share))
         if share[i, j] < _LIKELY:
