@@ -139,6 +139,9 @@ def test_missing_data_say_what_to_do(
         load("mnist", tmp_path / "nowhere")
     with pytest.raises(DataError, match="on no hub: say --data-dir"):
         load("yearbook")
+    (tmp_path / "stata.dta").write_bytes(b"x")
+    with pytest.raises(DataError, match=r"stata.dta is no table that can be read; save it as .csv, or as .tsv, "):
+        load(str(tmp_path / "stata.dta"))
     with pytest.raises(DataError, match="no folder"):
         load(str(tmp_path / "a" / "b"))
     with pytest.raises(InputError, match="did you mean 'fashion_mnist'"):

@@ -75,6 +75,7 @@ def test_excel_parquet_and_gzip_give_the_same(tmp_path: Path) -> None:
     frame.to_parquet(tmp_path / "a.parquet", index=False)
     (tmp_path / "a.csv.gz").write_bytes(gzip.compress(frame.to_csv(index=False).encode()))
     sources = [load(tmp_path / name, label="ill") for name in ("a.xlsx", "a.parquet", "a.csv.gz")]
+    assert [source.name for source in sources] == ["a", "a", "a"]
     for source in sources:
         assert roles(source)["born"] == "date"
         assert torch.equal(source.raw.nan_to_num(-9), sources[0].raw.nan_to_num(-9))

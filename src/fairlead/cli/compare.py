@@ -25,6 +25,7 @@ from fairlead.cli.show import show, show_data
 from fairlead.comparison.compare import compare, resume
 from fairlead.core.errors import require
 from fairlead.data import survey
+from fairlead.data.files import stem_of
 from fairlead.runs.identity import digest
 from fairlead.settings import check, resolve
 
@@ -125,7 +126,7 @@ def default_folder(settings: dict[str, Any], before: str = "") -> Path:
     data = Path(experiment.scenario.data)
     if data.exists():
         asked["scenario"]["data"] = str(data.resolve())
-    stem = data.stem if experiment.name == "custom" else experiment.name
+    stem = stem_of(data) if experiment.name == "custom" else experiment.name
     return Path("runs") / f"{before}{stem}-{digest(asked)}"
 
 

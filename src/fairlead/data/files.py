@@ -94,13 +94,21 @@ def owner_names(files: Sequence[Path]) -> list[str]:
     >>> owner_names([Path("processed.cleveland.data"), Path("processed.va.data")])
     ['cleveland', 'va']
     """
-    stems = [re.sub(r"(\.gz)?$", "", f.name, flags=re.IGNORECASE) for f in files]
-    stems = [Path(stem).stem for stem in stems]
+    stems = [stem_of(file) for file in files]
     require(len(set(stems)) == len(stems), f"two files have one name: {', '.join(sorted(stems))}; rename one")
     pieces = [re.split(r"(?<=[._\-\s])|(?=[._\-\s])", stem) for stem in stems]
     start, end = _alike(pieces), _alike([piece[::-1] for piece in pieces])
     short = ["".join(piece[start : len(piece) - end]).strip("._- ") for piece in pieces]
     return short if len(files) > 1 and all(short) and len(set(short)) == len(short) else stems
+
+
+def stem_of(file: Path) -> str:
+    """A file's name without what its kind adds.
+
+    >>> stem_of(Path("sites/patients.csv.gz")), stem_of(Path("va.xlsx"))
+    ('patients', 'va')
+    """
+    return Path(re.sub(r"\.gz$", "", file.name, flags=re.IGNORECASE)).stem
 
 
 def _alike(pieces: list[list[str]]) -> int:

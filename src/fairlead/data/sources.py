@@ -67,6 +67,8 @@ def _load(
             return read_npz(path)
         if image_files(path):
             return read_images(path)
+    if path.is_file():
+        raise DataError(f"{path.name} is no table that can be read; save it as .csv, or as {', '.join(SUFFIXES[1:])}")
     if data_dir is not None:
         return _from_folder(name, Path(data_dir), label)
     if "/" in name and path.is_dir():

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from fairlead.core.errors import InputError, nearest, require
 from fairlead.data.columns import PARTS as PART_NAMES
 from fairlead.data.columns import Column, Overrule, Role, as_keys, code, find, spellings
-from fairlead.data.files import OWNER, as_text, each, read_frame
+from fairlead.data.files import OWNER, as_text, each, read_frame, stem_of
 from fairlead.data.source import Source, Table
 from fairlead.data.targets import Answers, read_survival, read_target
 
@@ -76,7 +76,7 @@ def read_table(files: Sequence[Path], how: Reading | None = None) -> Source:
         again = group_numbers(frame, column.name, owners.get(owner or ""))[column.name]
         notes.append(_id_sentence(column, int((np.bincount(again)[again] > 1).sum()) if how.group is None else 0))
     return Source(
-        Path(name).stem if len(files) == 1 else name,
+        stem_of(files[0]) if len(files) == 1 else name,
         torch.from_numpy(np.stack([code(column, frame[column.name]) for column in kept], axis=1)),
         answers.y,
         answers.classes,

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from fairlead.core.files import write_text
+from fairlead.data.files import stem_of
 from fairlead.effort import STILL
 from fairlead.metrics import METRICS, TRAINING
 from fairlead.metrics.advice import told_owner
@@ -219,7 +220,7 @@ def used(scenario: dict[str, Any]) -> dict[str, Any]:
 def scenario_name(scenario: dict[str, Any]) -> str:
     """The scenario's name, or that of the user's own data."""
     name = str(scenario.get("name", "comparison"))
-    return Path(str(scenario.get("data", name))).stem if name == "custom" else name
+    return stem_of(Path(str(scenario.get("data", name)))) if name == "custom" else name
 
 
 def _about(summary: Summary, name: str, owner: str | None) -> str:
