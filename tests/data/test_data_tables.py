@@ -68,6 +68,14 @@ def test_every_way_of_writing_gives_the_same(tmp_path: Path, name: str, text: st
     assert source.classes == ("0", "1")
 
 
+def test_a_comma_between_thousands_is_told_from_a_decimal_mark_by_the_other_columns(tmp_path: Path) -> None:
+    cells = "fee\tratio\n1,250\t1.5\n950\t2\n12,000\t0.25\n"
+    assert read_frame([write(tmp_path / "a.tsv", cells)])["fee"].tolist() == [1250, 950, 12000]
+    german = read_frame([write(tmp_path / "b.csv", "kg;share\n1,250;0,5\n0,950;1\n12,000;3\n")])
+    assert german["kg"].tolist() == [1.25, 0.95, 12]
+    assert german["share"].tolist() == [0.5, 1, 3]
+
+
 def test_excel_parquet_and_gzip_give_the_same(tmp_path: Path) -> None:
     frame = pd.read_csv(io.StringIO(PLAIN))
     frame["born"] = pd.to_datetime(["1980-01-02", "1970-05-06", None, "1950-07-08"])

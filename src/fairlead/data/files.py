@@ -136,10 +136,15 @@ def _read(path: Path, wanted: Sequence[str]) -> pd.DataFrame:
     frame.columns = [str(name).strip() for name in frame.columns]
     _check_twice(path.name, frame.columns)
     require(len(frame) > 0, f"{path.name} has no rows")
-    # Who separates by other signs than the comma often does so because a comma is the decimal mark.
-    cleaned = pd.DataFrame({name: clean(frame[name], comma=separator != ",") for name in frame.columns})
+    # Who separates by other signs than the comma often does so because a comma is the decimal mark; not who writes 1.5.
+    comma = separator != "," and not any(_has_fractions(frame[name]) for name in frame.columns)
+    cleaned = pd.DataFrame({name: clean(frame[name], comma) for name in frame.columns})
     cleaned.attrs["notes"] = notes
     return cleaned
+
+
+def _has_fractions(values: pd.Series) -> bool:
+    return values.dtype.kind == "f" and bool((values.dropna() % 1 != 0).any())
 
 
 def _check_twice(file: str, names: Iterable[str]) -> None:
