@@ -145,6 +145,35 @@ def test_owners_with_one_class_few_rows_or_an_empty_column(look: Callable[..., A
     assert warned(found, "so they take no part: d (2)")
 
 
+def test_rows_that_are_dealt_to_owners_at_random(tmp_path: Path) -> None:
+    sound().drop(columns="site").to_csv(tmp_path / "t.csv", index=False)
+    plan = Scenario(data=str(tmp_path / "t.csv"), clients=4)
+    (sentence,) = survey(plan, plan.load()).notes
+    assert sentence.startswith("rows are dealt to 4 owners at random, since nobody said whose they are; --column NAME")
+
+
+def test_a_number_that_recurs_at_other_owners(look: Callable[..., Any]) -> None:
+    frame = sound().sort_values("site").reset_index(drop=True)
+    frame["firm"] = np.tile(np.cumsum(np.random.default_rng(1).integers(1, 9, 100)) + 400, 3)
+    (sentence,) = look(frame).notes
+    assert sentence.startswith("'firm' is another number in each row of an owner, and most of these numbers are at ")
+    assert sentence.endswith("leave it out with --drop firm")
+    assert look(frame.assign(firm=np.tile(np.arange(1901, 2001), 3))).notes == (), "a year"
+
+
+def test_an_event_whose_name_says_censored(look: Callable[..., Any]) -> None:
+    frame = sound().rename(columns={"label": "cens"}).assign(label=np.random.default_rng(1).exponential(3, 300))
+    came = int(frame["cens"].sum())
+    (sentence,) = look(frame, event="cens").notes
+    assert sentence.startswith(
+        f"the event is taken to have come where 'cens' is 1 ({came} of 300 rows); where 1 means "
+    )
+    assert sentence.endswith("say --positive 0")
+    found = look(frame, event="cens", positive="0")
+    assert found.notes == ()
+    assert sum(owner["events"] for owner in found.owners) == 300 - came
+
+
 def test_rows_that_are_there_twice(look: Callable[..., Any]) -> None:
     frame = sound()
     copies = frame.head(6).assign(site="c")

@@ -266,6 +266,18 @@ def test_numbers_that_rise_from_row_to_row_over_all_owners_are_an_id() -> None:
     assert find("mom", mothers, villages, Overrule(numeric=("mom",))).role == "number"
 
 
+def test_a_number_of_a_person_is_an_id_however_it_is_abbreviated() -> None:
+    numbers = pd.Series(np.random.default_rng(0).permutation(9000)[:100] + 100)
+    for name in ("pid", "pidnum", "patient_id_no", "case id number"):
+        assert find(name, numbers).role == "id"
+    assert find("paid", numbers).role == "number"
+
+
+def test_how_many_categories_are_told_apart_is_said() -> None:
+    towns = pd.Series([f"town {i % 70}" for i in range(700)])
+    assert find("town", towns).done == "one of 70 categories; only the 50 most common are told apart"
+
+
 def test_names_of_people_are_left_out() -> None:
     people = pd.Series(["Anna", "Ben", "Carla", "Dan"] * 10)
     for name in ("first_name", "Last Name", "mother.surname", "forename"):

@@ -35,20 +35,21 @@ _LIKE_A_DATE = re.compile(
     r"(?:\d{1,4}[-/. ](?:\d{1,2}|[A-Za-z]{3,9})[-/. ]\d{2,4}|[A-Za-z]{3,9} \d{1,2},? \d{4})(?:[ T].*)?"
 )
 _LIKE_AN_ID = re.compile(
-    r"(?:.*[_\s.-])?(?:id|ids|pid|uid|uuid|guid|index|idx)|id[_\s.-].*|unnamed.*|"
+    r"(?:.*[_\s.-])?(?:(?:id|pid|uid)(?:[_\s.-]?(?:no|nr|num|number))?|ids|uuid|guid|index|idx)|id[_\s.-].*|unnamed.*|"
     r"(?:row|record|patient|student|pupil|subject|person|customer|client|user|account|case|sample|visit|seq|serial)"
     r"(?:[_\s.-]?(?:no|nr|num|number|names?))?",
     re.IGNORECASE,
 )
 # Names of those whom rows are about, and who may have several: numbers in such a column measure nothing.
 _LIKE_A_PERSON = re.compile(
-    r"(?:.*[_\s.-])?(?:id|pid|uid|mrn)|(?:patient|student|pupil|subject|person|customer|client|user|woman|man|child)"
+    r"(?:.*[_\s.-])?(?:(?:id|pid|uid)(?:[_\s.-]?(?:no|nr|num|number))?|mrn)|(?:patient|student|pupil|subject|person|customer|client|user|woman|man|child)"
     r"(?:[_\s.-]?(?:id|no|nr|num|number))?",
     re.IGNORECASE,
 )
 _A_NAME = re.compile(r"(?:.*[_\s.-])?(?:(?:first|last|given|middle|maiden)[_\s.-]?|sur|fore)names?", re.IGNORECASE)
 _MOSTLY = 0.9  # of a column's cells decide what it is
 _MANY = 20  # different values, from which on a column may be an id
+MOST = 50  # categories of a column, beyond which the less common are among the others
 
 
 class Overrule(NamedTuple):
@@ -193,7 +194,10 @@ def _words(name: str, known: pd.Series, missing: int, why: str) -> Column:
     values = spellings(known)
     merged = each(known, as_text).nunique() - len(values)
     why += f"; {merged} more spellings that differ in case or blanks count as the same" if merged else ""
-    return Column(name, "words", missing, f"one of {len(values)} categories", why, kept=True, values=values)
+    done = f"one of {len(values)} categories" + (
+        f"; only the {MOST} most common are told apart" if len(values) > MOST else ""
+    )
+    return Column(name, "words", missing, done, why, kept=True, values=values)
 
 
 def as_keys(cells: pd.Series) -> pd.Series:

@@ -144,7 +144,7 @@ def _read(path: Path, wanted: Sequence[str]) -> pd.DataFrame:
 
 
 def _has_fractions(values: pd.Series) -> bool:
-    return values.dtype.kind == "f" and bool((values.dropna() % 1 != 0).any())
+    return values.dtype.kind == "f" and bool((values[np.isfinite(values)] % 1 != 0).any())
 
 
 def _check_twice(file: str, names: Iterable[str]) -> None:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fairlead.core.errors import InputError, nearest, require
-from fairlead.data.columns import Codes, Column, Role, code
+from fairlead.data.columns import MOST, Codes, Column, Role, code
 from fairlead.data.files import clean, read_frame, table_files
 
 log = logging.getLogger(__name__)
@@ -29,7 +29,6 @@ log = logging.getLogger(__name__)
 SCALINGS = ("shared", "own")
 EVERYBODY = ""  # the key of scales that all owners share
 _RARE = 3  # train rows, below which a category is among the others
-_MOST = 50  # categories of a column, beyond which the less common are among the others
 _SOME = 0.01  # share of missing train cells, from which on they are told
 _YEAR = 365.2425
 _FAR = 10.0  # deviations from the mean, beyond which a number is no further: long tails make training diverge
@@ -330,7 +329,7 @@ def _feature(column: Column, told: Sequence[tuple[int, float, tuple[int, ...]]])
         return Feature(column.name, column.role, tell_missing=missing, form=column.form)
     counts = np.array([t[2] for t in told]).sum(0).astype(np.int64)
     common = np.flatnonzero(counts >= min(_RARE, counts.max(initial=0)))
-    common = np.sort(common[np.argsort(-counts[common], kind="stable")][:_MOST])
+    common = np.sort(common[np.argsort(-counts[common], kind="stable")][:MOST])
     other = bool(known > counts[common].sum())
     return Feature(column.name, "words", tuple(column.values[i] for i in common), other, missing)
 

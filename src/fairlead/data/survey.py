@@ -30,6 +30,7 @@ _RARE = 0.05  # share of a class's rows
 _LOPSIDED = 0.9  # share of an owner's rows in one class
 _SURE = 0.98  # score by which a single column gives the label away
 _LOOK = 3000  # rows that are looked at for it
+_OFTEN = 0.5  # share of an id's values that several owners have
 _ENOUGH = 30  # rows without which nothing is said about it
 
 
@@ -67,6 +68,11 @@ def survey(scenario: Scenario, source: Source, federation: Federation | None = N
     owned = _owned(source, federation)
     columns = () if source.table is None else tuple(column.to_json() for column in source.table.columns)
     notes = [*(source.table.notes if source.table else ()), *federation.notes]
+    if scenario.split == "iid" and source.table is not None and len(owned) > 1:
+        notes.append(
+            f"rows are dealt to {len(owned)} owners at random, since nobody said whose they are; --column NAME names "
+            "the column that does"
+        )
     notes += _few_rows(names, owned)
     if source.kind == "class":
         notes += [*_one_class(source, names, owned), *_rare_classes(source)]
@@ -74,7 +80,7 @@ def survey(scenario: Scenario, source: Source, federation: Federation | None = N
         notes += _few_events(source, names, owned)
     if source.table is not None:
         notes += [*_empty_columns(source, names, owned), *_twice(source, names, owned), *_giveaways(source)]
-        notes += _together(source)
+        notes += [*_together(source), *_recurring(source, owned)]
     return Survey(
         source.name,
         sum(map(len, owned)),
@@ -215,6 +221,28 @@ def _twice(source: Source, names: Sequence[str], owned: Sequence[Index]) -> list
             f"{int(within.sum())} rows occur more than once with their owner; copies may fall into train and test rows"
             + chance
         )
+    return said
+
+
+def _recurring(source: Source, owned: Sequence[Index]) -> list[str]:
+    """Whole numbers that each owner has once and others have, too: perhaps whom rows are about, at several owners.
+
+    So is a year, which comes in equal steps.
+    """
+    assert source.table is not None
+    kept, said = [column for column in source.table.columns if column.kept], []
+    for i, column in enumerate(kept):
+        each = [source.raw.numpy()[rows, i] for rows in owned if len(rows) >= _FEW]
+        if column.role != "number" or len(each) < 2 or any(len(np.unique(v)) < len(v) for v in each):
+            continue
+        different, owners = np.unique(np.concatenate(each), return_counts=True)
+        whole = bool(np.isfinite(different).all() and (different == np.round(different)).all())
+        if whole and (owners > 1).mean() >= _OFTEN and len(np.unique(np.diff(different))) > 1:
+            said.append(
+                f"'{column.name}' is another number in each row of an owner, and most of these numbers are at several "
+                "owners: if it says whom a row is about, gains of training together may come from rows about the same "
+                f"at another owner, so take owners who share nobody, and leave it out with --drop {quote(column.name)}"
+            )
     return said
 
 

@@ -179,4 +179,11 @@ def read_survival(frame: pd.DataFrame, time: str, event: str, positive: str | No
                 "--positive WORD says which word means that the event came"
             )
     require(bool(came.any()), f"event '{event}' came in no row; there is nothing to learn")
-    return Answers(torch.from_numpy(np.stack([times.to_numpy(np.float64), came], axis=1)), (), [])
+    notes: list[str] = []
+    if positive is None and "cens" in event.casefold() and not bool(came.all()):
+        yes, no = (as_text(cells[came == one].iloc[0]) for one in (1, 0))
+        notes.append(
+            f"the event is taken to have come where '{event}' is {yes} ({int(came.sum())} of {len(came)} rows); where "
+            f"{yes} means censored, say --positive {no}"
+        )
+    return Answers(torch.from_numpy(np.stack([times.to_numpy(np.float64), came], axis=1)), (), notes)
