@@ -155,7 +155,7 @@ def _several(frame: pd.DataFrame, labels: Sequence[str]) -> Answers:
             odd = as_text(frame[label].iloc[int(bad.argmax())])
             raise InputError(
                 f"of several labels each must be yes or no ({', '.join(YES)}; {', '.join(NO)}), "
-                f"and '{label}' holds '{odd}'"
+                f"and '{label}' holds '{odd}'; write it as one of these, or leave the cell empty"
             )
     return Answers(torch.from_numpy(y.astype(np.float32)), tuple(labels), [])
 
