@@ -68,6 +68,10 @@ def test_owners_with_one_and_two_rows_where_there_are_no_others(tmp_path: Path) 
     whole = plan.build(0)
     assert whole.train.sizes.tolist() == [1, 1, 1]
     assert whole.test.sizes.tolist() == [1, 0, 1]
+    (sentence,) = whole.notes
+    assert sentence.startswith(
+        "every owner has fewer than 3 rows, too few to train, choose and test with; check that '"
+    )
 
 
 @pytest.mark.parametrize("fold", [None, (1, 4)])

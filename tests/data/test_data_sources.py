@@ -142,6 +142,11 @@ def test_missing_data_say_what_to_do(
     (tmp_path / "stata.dta").write_bytes(b"x")
     with pytest.raises(DataError, match=r"stata.dta is no table that can be read; save it as .csv, or as .tsv, "):
         load(str(tmp_path / "stata.dta"))
+    (tmp_path / "bare").mkdir()
+    with pytest.raises(
+        DataError, match=r"the folder .*bare holds no tables \(.csv, .*\), images or arrays; check the path"
+    ):
+        load(str(tmp_path / "bare"))
     with pytest.raises(DataError, match="no folder"):
         load(str(tmp_path / "a" / "b"))
     with pytest.raises(InputError, match="did you mean 'fashion_mnist'"):

@@ -16,7 +16,7 @@ from fairlead.data import Scenario, load
 from fairlead.data.columns import Overrule, code, find
 from fairlead.data.files import clean, owner_names, read_frame, table_files
 from fairlead.data.source import Source
-from fairlead.data.tables import Reading, owner_values, read_table
+from fairlead.data.tables import Reading, columns_of, owner_values, read_table
 
 PLAIN = "age,weight,smoker,ill\n40,71.5,yes,1\n50,80.25,no,0\n60,,yes,1\n70,95,no,0\n"
 
@@ -44,6 +44,7 @@ def column(source: Source, name: str) -> list[float]:
         ("a.csv", PLAIN, "utf-16"),
         ("a.csv", PLAIN, "utf-16-le"),
         ("a.csv", PLAIN.replace("\n", "\r\n"), "latin-1"),
+        ("a.csv", PLAIN.replace("\n", "\r"), "utf-8"),
         ("a.tsv", PLAIN.replace(",", "\t"), "utf-8"),
         ("a.txt", PLAIN.replace(",", "|"), "utf-8"),
         ("a.csv", PLAIN.replace(",", ";").replace(".", ","), "utf-8"),
@@ -312,6 +313,14 @@ def test_spellings_of_an_owner_are_one_and_said(tmp_path: Path) -> None:
     assert "spellings of 'site' that differ in case or blanks alone count as one owner" in source.table.notes
 
 
+def test_what_is_said_of_columns_that_had_to_be_kept_or_are_called_numbers() -> None:
+    column = find("n", clean(pd.Series(["1", "low", "3", "low"], dtype=object)), said=Overrule(numeric=("n",)))
+    assert (column.missing, column.why) == (2, "you said so; 2 cells (low) count as empty")
+    frame = pd.DataFrame({"id": range(30), "label": [0, 1] * 15})
+    (kept, _) = columns_of(frame, ["label"], None, None, Overrule())
+    assert (kept.role, kept.why) == ("number", "numbers; perhaps an id, but there is nothing else to learn from")
+
+
 def test_overrule_by_name() -> None:
     numbers = pd.Series([1, 2, 1, 3])
     assert find("x", numbers, said=Overrule(words=["x"])).values == ("1", "2", "3")
@@ -377,7 +386,19 @@ def test_several_labels(tmp_path: Path) -> None:
         ("age,label\n1,0\n", {"drop": ("label",)}, "is the label, the owner or the group"),
         ("age,label\n1,a\n2,b\n", {"task": "quantity"}, "a row holds 'a'; use --task classes"),
         ("age,label\n1,a\n2,b\n", {"task": "class"}, "unknown task 'class'; did you mean 'classes'"),
-        ("x,label\n" + "\n".join(f"{i % 7},w{i}" for i in range(90)), {}, "90 different values in 90 rows, too many"),
+        (
+            "x,label\n" + "\n".join(f"{i % 7},w{i}" for i in range(90)),
+            {},
+            "in 90 rows, too many for classes; use another",
+        ),
+        (
+            "x,label\n" + "\n".join(f"{i % 7},{i if i % 9 else 'n.b.'}" for i in range(90)),
+            {},
+            "too many for classes; empty the 10 cells that are no numbers, such as 'n.b.'",
+        ),
+        ("age,label\n1,1\n2,1\n3,\n", {}, "'label' is 1 in every row that has one"),
+        ("age,label\n1,A\n2,b\n", {"positive": "XX"}, "positive 'XX' is no value of 'label'"),
+        ("sex,label\nm,A\nf,b\n", {"numeric": ("sex",)}, "--numeric: 'sex' holds no number, but f, m; use --words"),
     ],
 )
 def test_csv_errors(tmp_path: Path, text: str, kwargs: dict[str, str] | dict[str, tuple[str]], reason: str) -> None:
@@ -395,6 +416,23 @@ def test_unreadable_tables(tmp_path: Path) -> None:
     for name in ("odd.parquet", "odd.xlsx"):
         with pytest.raises(DataError, match=rf"{name} cannot be read"):
             load(write(tmp_path / name, "not such a file"))
+
+
+def test_files_with_another_kinds_ending(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"a": [1, 2], "label": [0, 1]})
+    frame.to_excel(tmp_path / "book.xlsx", index=False)
+    frame.to_parquet(tmp_path / "table.parquet", index=False)
+    for real, named, what in (
+        ("book.xlsx", "book.csv", "holds no text; by its first bytes it is an Excel workbook .*ends in .xlsx"),
+        ("book.xlsx", "book.parquet", "; by its first bytes it is an Excel workbook"),
+        ("table.parquet", "table.csv", "holds no text; by its first bytes it is Parquet; let its name end in .parquet"),
+        ("table.parquet", "table.xlsx", "; by its first bytes it is Parquet"),
+    ):
+        (tmp_path / named).write_bytes((tmp_path / real).read_bytes())
+        with pytest.raises(DataError, match=rf"{named} cannot be read: .*{what}"):
+            load(tmp_path / named)
+    with pytest.raises(DataError, match=r"noise.csv cannot be read: it holds no text$"):
+        load(write(tmp_path / "noise.csv", "a\0\1b,label\n1,0\n"))
 
 
 def test_a_line_with_fewer_cells_is_said(tmp_path: Path) -> None:

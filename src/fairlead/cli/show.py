@@ -80,7 +80,11 @@ def about_data(found: Survey) -> str:
     sizes = [owner["rows"] for owner in found.owners]
     who = "one owner"
     if len(sizes) > 1:
-        rows = f"{min(sizes):,} to {max(sizes):,} rows" if min(sizes) < max(sizes) else f"{sizes[0]:,} rows each"
+        rows = (
+            f"{min(sizes):,} to {max(sizes):,} rows"
+            if min(sizes) < max(sizes)
+            else f"{sizes[0]:,} {'row' if sizes[0] == 1 else 'rows'} each"
+        )
         who = f"{len(sizes)} owners with {rows}"
     return f"{found.name}: {found.rows:,} rows, {who}; to predict: {found.target}"
 

@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from fairlead.core.errors import require
 from fairlead.data.files import as_numbers, as_text, each
 
 Role = Literal[
@@ -87,7 +88,11 @@ def find(name: str, cells: pd.Series, owners: NDArray[Any] | None = None, said: 
     if name in said.words:
         return _words(name, known, missing, "you said so")
     if name in said.numeric:
-        return _number(name, missing, "you said so")
+        numbers = known if known.dtype.kind in "biuf" else as_numbers(each(known, as_text))
+        rest = known[numbers.isna()]
+        odd = ", ".join(sorted(set(rest.map(str)))[:3])
+        require(len(rest) < len(known) or not len(rest), f"--numeric: '{name}' holds no number, but {odd}; use --words")
+        return _number(name, missing + len(rest), "you said so" + _odd(len(rest), odd))
     return _found(name, known, missing, None if owners is None else owners[cells.notna().to_numpy()])
 
 
@@ -160,8 +165,7 @@ def _of_text(name: str, known: pd.Series, missing: int) -> Column:
     numbers = as_numbers(keys)
     rest = keys[numbers.isna()]
     if set(rest) <= set(_UNKNOWN) or (numbers.notna().mean() >= _MOSTLY and numbers.nunique() >= _MANY / 2):
-        others = ", ".join(sorted(set(rest))[:3])
-        return _number(name, missing + len(rest), f"numbers; {len(rest)} cells ({others}) count as empty")
+        return _number(name, missing + len(rest), "numbers" + _odd(len(rest), ", ".join(sorted(set(rest))[:3])))
     form = _date_form(known)
     if form is not None:
         return _date(name, missing, form, _why_date(known, form))
@@ -171,6 +175,11 @@ def _of_text(name: str, known: pd.Series, missing: int) -> Column:
     ):
         return Column(name, "id", missing, "left out", f"{len(different)} different texts in {len(known)} rows")
     return _words(name, known, missing, "words")
+
+
+def _odd(count: int, such: str) -> str:
+    """What is said of cells that are no numbers."""
+    return f"; {count} cells ({such}) count as empty" if count else ""
 
 
 def _number(name: str, missing: int, why: str) -> Column:

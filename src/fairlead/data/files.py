@@ -102,6 +102,21 @@ def owner_names(files: Sequence[Path]) -> list[str]:
     return short if len(files) > 1 and all(short) and len(set(short)) == len(short) else stems
 
 
+# The first bytes of files that may have been given another's ending, and what to do with them.
+_KINDS = {
+    b"PK\x03\x04": "an Excel workbook or a zip archive; a workbook ends in .xlsx",
+    b"\xd0\xcf\x11\xe0": "an old Excel workbook; save it as .xlsx",
+    b"\x1f\x8b": "packed by gzip; let its name end in .gz",
+    b"PAR1": "Parquet; let its name end in .parquet",
+}
+
+
+def _looks_like(start: bytes) -> str:
+    """What a file that cannot be read may be, by its first bytes."""
+    said = next((what for sign, what in _KINDS.items() if start.startswith(sign)), "")
+    return f"; by its first bytes it is {said}" if said else ""
+
+
 def stem_of(file: Path) -> str:
     """A file's name without what its kind adds.
 
@@ -132,6 +147,7 @@ def _read(path: Path, wanted: Sequence[str]) -> pd.DataFrame:
     except (pa.ArrowException, OSError, BadZipFile, pd.errors.ParserError, csv.Error) as error:
         raise DataError(
             f"{path.name} cannot be read: {(str(error).splitlines() or [type(error).__name__])[0]}"
+            + (_looks_like(path.read_bytes()[:8]) if path.is_file() else "")
         ) from error
     frame.columns = [str(name).strip() for name in frame.columns]
     _check_twice(path.name, frame.columns)
@@ -186,7 +202,11 @@ def _named(file: str, cells: pd.DataFrame, wanted: Sequence[str]) -> pd.DataFram
 
 def _text(path: Path, wanted: Sequence[str]) -> tuple[pd.DataFrame, str, list[str]]:
     """A file of separated values, the separator, and what to know of it."""
-    content = decode(gzip.decompress(path.read_bytes()) if path.name.lower().endswith(".gz") else path.read_bytes())
+    bytes_ = path.read_bytes()
+    content = decode(gzip.decompress(bytes_) if path.name.lower().endswith(".gz") else bytes_)
+    if "\0" in content[:1000]:
+        raise DataError(f"{path.name} cannot be read: it holds no text{_looks_like(bytes_)}")
+    content = content.replace("\r\n", "\n").replace("\r", "\n")  # as old Macs ended a line
     require(bool(content.strip()), f"{path.name} has no rows")
     separator = find_separator(content)
     rows = list(islice((row for row in _cells(content, separator) if any(row)), _SAMPLE))

@@ -283,7 +283,13 @@ class Scenario:
             return owned
         counts = [len(self._units(source, pools[0])) for pools in owned]
         small = [k for k, pools in enumerate(owned) if counts[k] < fewest - len(pools) + 1]
-        if not small or len(small) == len(owned):
+        if not small:
+            return owned
+        if len(small) == len(owned):
+            notes.append(
+                f"every owner has fewer than {fewest} rows, too few to train, choose and test with; check that "
+                f"'{self.column}' is the column that says whose a row is"
+            )
             return owned
         names = self._names(source, [[np.concatenate(pools) for pools in owned]])
         said = ", ".join(f"{names[k]} ({sum(len(self._units(source, pool)) for pool in owned[k])})" for k in small)

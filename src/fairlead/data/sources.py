@@ -67,6 +67,8 @@ def _load(
             return read_npz(path)
         if image_files(path):
             return read_images(path)
+    if path.is_dir() and data_dir is None and not part_files(path) and name not in KNOWN:
+        raise DataError(f"the folder {name} holds no tables ({', '.join(SUFFIXES)}), images or arrays; check the path")
     if path.is_file():
         raise DataError(f"{path.name} is no table that can be read; save it as .csv, or as {', '.join(SUFFIXES[1:])}")
     if data_dir is not None:

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from fairlead.core.surroundings import unchanged
 from fairlead.core.targets import KINDS
 from fairlead.core.types import Federation
-from fairlead.data.folds import FEWEST
 from fairlead.data.pairs import find_pair
 from fairlead.data.partition import Index
 from fairlead.data.scenario import Scenario
@@ -136,7 +135,7 @@ def _missing(source: Source, rows: Index) -> dict[str, Any]:
 
 
 def _few_rows(names: Sequence[str], owned: Sequence[Index]) -> list[str]:
-    few = [f"{name} ({len(rows)})" for name, rows in zip(names, owned, strict=True) if FEWEST <= len(rows) < _FEW]
+    few = [f"{name} ({len(rows)})" for name, rows in zip(names, owned, strict=True) if len(rows) < _FEW]
     if not few:
         return []
     who = _count(len(few), "owner has", "owners have")

@@ -206,7 +206,9 @@ def columns_of(
     found = [_role(c, frame[c], given) or find(c, frame[c], owners, said) for c in map(str, frame.columns)]
     ids = [c.name for c in found if c.role == "id" and frame[c.name].dtype.kind in "iuf"]
     if ids and not any(c.kept for c in found):
-        return columns_of(frame, labels, owner, owners, said._replace(numeric=ids), group)
+        kept = columns_of(frame, labels, owner, owners, said._replace(numeric=ids), group)
+        why = "numbers; perhaps an id, but there is nothing else to learn from"
+        return tuple(replace(c, why=why) if c.name in ids else c for c in kept)
     return tuple(found)
 
 

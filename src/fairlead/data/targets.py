@@ -116,11 +116,13 @@ def _classes(label: str, cells: pd.Series, notes: list[str], agreed: Sequence[st
         return Answers(torch.from_numpy(y), tuple(agreed), notes)
     values = spellings(cells)
     most = max(MANY, len(cells) / 5)
-    require(
-        len(values) <= most,
-        f"'{label}' has {len(values)} different values in {len(cells)} rows, too many for classes; use another label",
-    )
-    require(len(values) > 1, f"'{label}' is {values[0]} in every row; there is nothing to learn")
+    if len(values) > most:
+        many = f"'{label}' has {len(values)} different values in {len(cells)} rows, too many for classes"
+        odd = each(cells, as_text)[as_numbers(each(cells, as_text)).isna()]
+        if len(odd) < len(cells) / 2:
+            raise InputError(f"{many}; empty the {len(odd)} cells that are no numbers, such as '{odd.iloc[0]}'")
+        raise InputError(f"{many}; use another label")
+    require(len(values) > 1, f"'{label}' is {values[0]} in every row that has one; there is nothing to learn")
     y = code(Column(label, "words", 0, "", "", values=values), cells).astype(np.int64)
     return Answers(torch.from_numpy(y), values, notes)
 
@@ -136,8 +138,9 @@ def _positive(label: str, cells: pd.Series, positive: str, alone: bool) -> Answe
         require(bool(numbers.notna().all()), f"positive '{positive}' needs numbers, and '{label}' holds words")
         yes = _COMPARE[compared[1]](numbers, float(compared[2]))
     else:
-        keys, wanted = as_keys(cells), as_keys(pd.Series(positive.split("|"), dtype=object))
-        for text in wanted[~wanted.isin(keys)] if alone else ():
+        keys, texts = as_keys(cells), pd.Series(positive.split("|"), dtype=object)
+        wanted = as_keys(texts)
+        for text in texts[~wanted.isin(keys)] if alone else ():
             raise InputError(f"positive '{text}' is no value of '{label}'; {nearest(str(text), spellings(cells))}")
         yes = keys.isin(wanted)
     require(
