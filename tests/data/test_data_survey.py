@@ -174,6 +174,21 @@ def test_an_event_whose_name_says_censored(look: Callable[..., Any]) -> None:
     assert sum(owner["events"] for owner in found.owners) == 300 - came
 
 
+def test_owners_who_write_the_same_in_two_ways(look: Callable[..., Any]) -> None:
+    frame = sound().assign(sex=lambda f: np.where(f["weak"] > 0, 1, 2).astype(object))
+    here = frame["site"] == "c"
+    frame.loc[here, "sex"] = frame.loc[here, "sex"].map({1: "male", 2: "female"})
+    (sentence,) = look(frame).notes
+    assert sentence.startswith(
+        "'sex' is written as numbers by a, b (1, 2) and as words by c (female, male), which count"
+    )
+    swapped = frame.rename(columns={"label": "was", "sex": "label"})
+    assert warned(look(swapped), "'label' is written as numbers by a, b (1, 2) and as words by c (female, male)")
+    frame.loc[0, "sex"] = "unknown"
+    frame.loc[1, "sex"] = "unknown"
+    assert look(frame.assign(sex=frame["sex"].map(str).replace("male", "1").replace("female", "2"))).notes == ()
+
+
 def test_rows_that_are_there_twice(look: Callable[..., Any]) -> None:
     frame = sound()
     copies = frame.head(6).assign(site="c")

@@ -224,7 +224,7 @@ def test_codes() -> None:
     words = clean(pd.Series(["b", "a", "B ", None, "b"], dtype=object))
     found = find("w", words)
     assert found.values == ("a", "b")
-    assert "1 more spellings" in found.why
+    assert found.why == "words; spellings that differ in case or blanks alone count as the same (1 more)"
     assert np.array_equal(code(found, words), [1, 0, 1, np.nan, 1], equal_nan=True)
     assert code(found, pd.Series(["c", "A"])).tolist() == [-1, 0]
     mostly = clean(pd.Series([*map(str, range(100, 130)), "unknown", ">90"], dtype=object))
@@ -359,6 +359,18 @@ def test_a_whole_number_that_is_a_quantity_is_said(tmp_path: Path) -> None:
     source = load(tmp_path / "diabetes.csv", label="target")
     assert source.classes == ()
     assert "214 different whole numbers, which looks like a quantity" in source.table.notes[0]
+
+
+def test_yes_and_no_in_several_spellings_are_two_classes_and_said(tmp_path: Path) -> None:
+    table = "site,x,label\n" + "".join(f"{'ab'[i % 2]},{i % 7},{('no', '1', 'YES', '0')[i % 4]}\n" for i in range(40))
+    source = load(write(tmp_path / "a.csv", table), label="label")
+    assert source.classes == ("no", "yes")
+    assert source.y[:4].tolist() == [0, 1, 1, 0]
+    assert "'label' holds 0, 1, no, YES, which count as no and yes" in source.table.notes
+    for word, letter in (("no", "n"), ("1\n", "t\n"), ("0\n", "f\n"), ("YES", "y")):
+        table = table.replace(word, letter)
+    letters = load(write(tmp_path / "b.csv", table), label="label")
+    assert letters.classes == ("f", "n", "t", "y"), "codes of something else"
 
 
 def test_several_labels(tmp_path: Path) -> None:

@@ -202,10 +202,9 @@ def _words(name: str, known: pd.Series, missing: int, why: str) -> Column:
     """Categories; spellings that differ in case and blanks alone are one, called by the most common spelling."""
     values = spellings(known)
     merged = each(known, as_text).nunique() - len(values)
-    why += f"; {merged} more spellings that differ in case or blanks count as the same" if merged else ""
-    done = f"one of {len(values)} categories" + (
-        f"; only the {MOST} most common are told apart" if len(values) > MOST else ""
-    )
+    why += f"; spellings that differ in case or blanks alone count as the same ({merged} more)" if merged else ""
+    done = f"one of {len(values)} categories" if len(values) > 1 else "this word or none"
+    done += f"; only the {MOST} most common are told apart" if len(values) > MOST else ""
     return Column(name, "words", missing, done, why, kept=True, values=values)
 
 

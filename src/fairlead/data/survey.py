@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from fairlead.core.surroundings import unchanged
 from fairlead.core.targets import KINDS
 from fairlead.core.types import Federation
+from fairlead.data.files import as_numbers
 from fairlead.data.pairs import find_pair
 from fairlead.data.partition import Index
 from fairlead.data.scenario import Scenario
@@ -78,7 +79,12 @@ def survey(scenario: Scenario, source: Source, federation: Federation | None = N
     if source.kind == "survival":
         notes += _few_events(source, names, owned)
     if source.table is not None:
-        notes += [*_empty_columns(source, names, owned), *_twice(source, names, owned), *_giveaways(source)]
+        notes += [
+            *_empty_columns(source, names, owned),
+            *_apart(source, names, owned),
+            *_twice(source, names, owned),
+            *_giveaways(source),
+        ]
         notes += [*_together(source), *_recurring(source, owned)]
     return Survey(
         source.name,
@@ -194,6 +200,33 @@ def _empty_columns(source: Source, names: Sequence[str], owned: Sequence[Index])
         f"'{kept[i]}' is empty in all rows of {_some([names[k] for k in np.flatnonzero(never[:, i]).tolist()])}"
         for i in np.flatnonzero(never.any(0))
     ]
+
+
+def _apart(source: Source, names: Sequence[str], owned: Sequence[Index]) -> list[str]:
+    """Words, or classes, that some owners write as numbers alone and others without any: perhaps the same."""
+    assert source.table is not None
+    written = [
+        (column.name, column.values, source.raw.numpy()[:, i])
+        for i, column in enumerate(column for column in source.table.columns if column.kept)
+        if column.role == "words"
+    ]
+    if source.kind == "class":
+        written.append((source.table.labels[0], source.classes, source.y.numpy()))
+    said = []
+    for name, values, codes in written:
+        number = as_numbers(pd.Series(values, dtype=object)).notna().to_numpy()
+        if number.all() or not number.any():
+            continue
+        held = [np.unique(codes[rows][codes[rows] >= 0]).astype(np.int64) for rows in owned]
+        ways = [[k for k, own in enumerate(held) if len(own) and (number[own] == one).all()] for one in (True, False)]
+        if all(ways):
+            words = [[values[i] for i in np.unique(np.concatenate([held[k] for k in way]))] for way in ways]
+            who = [f"{_some([names[k] for k in way])} ({_some(w)})" for way, w in zip(ways, words, strict=True)]
+            said.append(
+                f"'{name}' is written as numbers by {who[0]} and as words by {who[1]}, which count as different: if "
+                "they mean the same, write them alike"
+            )
+    return said
 
 
 def _twice(source: Source, names: Sequence[str], owned: Sequence[Index]) -> list[str]:

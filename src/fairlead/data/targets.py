@@ -17,6 +17,7 @@ from fairlead.data.columns import NO, YES, Column, as_keys, code, spellings
 from fairlead.data.files import as_numbers, as_text, each
 
 TASKS = ("auto", "classes", "quantity")
+_PLAIN = ("yes", "no", "true", "false", "1", "0")  # y, n, t and f alone may be codes of something else
 MANY = 20  # different whole numbers, above which they are taken for a quantity
 _COMPARE = {
     ">": operator.gt,
@@ -115,6 +116,12 @@ def _classes(label: str, cells: pd.Series, notes: list[str], agreed: Sequence[st
         require(bool((y >= 0).all()), f"'{label}' has a value that is not among the agreed classes {', '.join(agreed)}")
         return Answers(torch.from_numpy(y), tuple(agreed), notes)
     values = spellings(cells)
+    keys = as_keys(cells)
+    if (
+        len(values) > 2 and {*_PLAIN} & set(keys) and set(keys) <= {*YES, *NO}
+    ):  # owners write yes and no in their own ways
+        notes.append(f"'{label}' holds {', '.join(values)}, which count as no and yes")
+        cells, values = keys.isin(YES).map({False: "no", True: "yes"}), ("no", "yes")
     most = max(MANY, len(cells) / 5)
     if len(values) > most:
         many = f"'{label}' has {len(values)} different values in {len(cells)} rows, too many for classes"
