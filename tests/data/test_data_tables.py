@@ -201,6 +201,28 @@ def test_roles(cells: Any, role: str) -> None:
     assert find("x", clean(pd.Series(cells, dtype=object).infer_objects())).role == role
 
 
+def test_a_unit_behind_every_number_is_taken_off() -> None:
+    weights = clean(pd.Series([*(f"{50 + i}.5 kg" for i in range(12)), "60 KG", None], dtype=object))
+    found = find("weight", weights)
+    assert (found.role, found.why, found.form) == ("number", "numbers in kg, such as 50.5 kg", "kg")
+    assert np.array_equal(code(found, weights)[[0, 12, 13]], [50.5, 60, np.nan], equal_nan=True)
+    assert code(found, clean(pd.Series(["71 kg", "72"], dtype=object))).tolist() == [71, 72]
+    assert np.isnan(code(found, pd.Series(["150 lb"]))).all()
+    for cells in ([f"{i % 12} {'kg' if i % 2 else 'lb'}" for i in range(30)], ["1st", "2nd"] * 9, ["36 months"] * 9):
+        assert find("x", clean(pd.Series([*cells, "60 months"], dtype=object))).role == "words"
+    assert find("ward", clean(pd.Series([f"{1001 + i}A" for i in range(30)], dtype=object))).role == "id"
+
+
+def test_numbers_among_many_words_are_said() -> None:
+    limits = clean(pd.Series(["<5", "<5", *(str(5 + i / 10) for i in range(10))], dtype=object))
+    found = find("crp", limits)
+    assert (found.role, found.why) == (
+        "words",
+        "words, but 10 of 12 are numbers: --numeric takes the others for empty",
+    )
+    assert find("crp", limits, said=Overrule(numeric=("crp",))).missing == 2
+
+
 def test_how_a_date_is_read_is_said() -> None:
     def read(*cells: Any) -> tuple[str, list[float]]:
         column = clean(pd.Series(cells, dtype=object).infer_objects())

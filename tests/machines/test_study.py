@@ -448,6 +448,11 @@ def test_columns_that_sites_see_differently_are_brought_together_or_refused() ->
     assert found.classes == ("no", "yes")
     (one,) = agree({"s": told(words), "t": told(other)}).columns
     assert [v.casefold() for v in one.values] == ["x", "y", "z"]
+    kilos, plain = replace(number, text=True, form="kg"), replace(number, form="")
+    (column, _) = agree({"s": told(kilos, kept), "t": told(plain, kept)}).columns
+    assert (column.role, column.form) == ("number", "kg")
+    with pytest.raises(InputError, match=r"the sites write the numbers in 'a' in different ways \(kg, lb\); drop it"):
+        agree({"s": told(kilos, kept), "t": told(replace(kilos, form="lb"), kept)})
     left = agree({"s": told(replace(number, role="id"), kept), "t": told(number, kept)}).columns
     assert [c.kept for c in left] == [False, True]
     with pytest.raises(

@@ -40,7 +40,7 @@ class OwnColumn:
     role: Role
     text: bool  # whether its cells are words rather than numbers
     values: tuple[str, ...] = ()  # categories that at least `FEW` of its rows have
-    form: str = ""  # how dates are written
+    form: str = ""  # how dates are written; the unit behind numbers
 
 
 @dataclass(frozen=True)
@@ -187,10 +187,11 @@ def _union(lists: Sequence[Sequence[str]]) -> tuple[str, ...]:
 def _agreed_column(told: Mapping[str, OwnColumn]) -> Column:
     name = next(iter(told.values())).name
     role = _role(name, told)
-    forms = {c.form for c in told.values() if c.role == "date"} if role == "date" else {""}
+    forms = {c.form for c in told.values() if c.role == role} if role in ("date", "number") else {""}
     if len(forms - {""}) > 1:
+        what = "dates" if role == "date" else "numbers"
         raise InputError(
-            f"the sites write the dates in '{name}' in different ways ({', '.join(sorted(forms))}); drop it"
+            f"the sites write the {what} in '{name}' in different ways ({', '.join(sorted(forms))}); drop it"
         )
     values = _union([c.values for c in told.values()]) if role == "words" else ()
     kept = role in FEATURES and (role != "words" or bool(values))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -47,6 +47,7 @@ _LIKE_A_PERSON = re.compile(
     r"(?:[_\s.-]?(?:id|no|nr|num|number))?",
     re.IGNORECASE,
 )
+_WITH_A_UNIT = re.compile(r"[+-]?\d[\d.,]*\s*([^\W\d_][^\d]*)")
 _A_NAME = re.compile(r"(?:.*[_\s.-])?(?:(?:first|last|given|middle|maiden)[_\s.-]?|sur|fore)names?", re.IGNORECASE)
 _MOSTLY = 0.9  # of a column's cells decide what it is
 _MANY = 20  # different values, from which on a column may be an id
@@ -72,7 +73,7 @@ class Column:
     why: str
     kept: bool = False  # whether it is a feature
     values: tuple[str, ...] = ()  # of words: the categories, in the order of their codes
-    form: str = ""  # of dates: how they are written; empty is the ISO way
+    form: str = ""  # of dates: how they are written, empty is the ISO way; of numbers: the unit behind them
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, for the page and the terminal."""
@@ -166,6 +167,9 @@ def _of_text(name: str, known: pd.Series, missing: int) -> Column:
     rest = keys[numbers.isna()]
     if set(rest) <= set(_UNKNOWN) or (numbers.notna().mean() >= _MOSTLY and numbers.nunique() >= _MANY / 2):
         return _number(name, missing + len(rest), "numbers" + _odd(len(rest), ", ".join(sorted(set(rest))[:3])))
+    unit = _unit(keys)
+    if unit:
+        return replace(_number(name, missing, f"numbers in {unit}, such as {known.iloc[0]}"), form=unit)
     form = _date_form(known)
     if form is not None:
         return _date(name, missing, form, _why_date(known, form))
@@ -174,7 +178,26 @@ def _of_text(name: str, known: pd.Series, missing: int) -> Column:
         or (_LIKE_AN_ID.fullmatch(name) and len(different) >= max(_MANY, len(known) / 20))
     ):
         return Column(name, "id", missing, "left out", f"{len(different)} different texts in {len(known)} rows")
-    return _words(name, known, missing, "words")
+    why = "words"
+    if numbers.notna().mean() > 1 / 2 and numbers.nunique() >= _MANY / 2:
+        why += f", but {int(numbers.notna().sum())} of {len(known)} are numbers: --numeric takes the others for empty"
+    return _words(name, known, missing, why)
+
+
+def _unit(keys: pd.Series) -> str:
+    """What stands behind each of many different numbers; empty if nothing does, or not always the same."""
+    found = [_WITH_A_UNIT.fullmatch(key) for key in keys.unique()]
+    units = {match[1] if match else "" for match in found}
+    unit = units.pop() if len(units) == 1 else ""
+    values = _without(keys, unit)
+    # 1001a, 1002a, ... name something; a blank or a fraction says that the letters are a unit.
+    measured = values.nunique() <= _MOSTLY * len(keys) or bool(keys.str.contains(r"\s|\d[.,]\d").any())
+    return unit if unit and measured and values.nunique() >= _MANY / 2 else ""
+
+
+def _without(keys: pd.Series, unit: str) -> pd.Series:
+    """The numbers in front of a unit, or without one; the others missing."""
+    return as_numbers(each(keys, lambda key: str(key).removesuffix(unit).strip()))
 
 
 def _odd(count: int, such: str) -> str:
@@ -272,7 +295,10 @@ def code(column: Column, cells: pd.Series) -> Codes:
         return np.asarray(each(as_keys(cells), answers.get), dtype=np.float64)
     if column.role == "date":
         return np.asarray(_as_days(cells, "" if cells.dtype.kind == "M" else column.form), dtype=np.float64)
-    numbers = cells if cells.dtype.kind in "biuf" else as_numbers(each(cells, as_text))
+    if cells.dtype.kind in "biuf":
+        numbers = cells
+    else:
+        numbers = _without(as_keys(cells), column.form) if column.form else as_numbers(each(cells, as_text))
     values = np.array(numbers, dtype=np.float64)
     values[~np.isfinite(values)] = np.nan
     return values

@@ -43,7 +43,7 @@ class Feature:
     categories: tuple[str, ...] = ()  # of words: those with a column each
     other: bool = False  # whether rare and unknown words have a column; else they are 0 in all
     tell_missing: bool = False  # whether a column of 0 and 1 tells that the cell was empty
-    form: str = ""  # how dates are written
+    form: str = ""  # how dates are written; the unit behind numbers
 
     @property
     def outputs(self) -> tuple[str, ...]:
