@@ -237,6 +237,18 @@ def test_rare_words_share_a_column(tmp_path: Path) -> None:
     assert new[0, feature.outputs.index("w = other")] == 1
 
 
+def test_a_number_among_words_is_the_same_in_a_file_of_numbers(tmp_path: Path) -> None:
+    rows = [
+        f"{site},{code},{i % 2}" for i, code in enumerate(["12.0", "<5", "07", "<5", "12.0", "07"] * 6) for site in "ab"
+    ]
+    (tmp_path / "t.csv").write_text("site,code,label\n" + "\n".join(rows) + "\n")
+    plan = Scenario(data=str(tmp_path / "t.csv"), column="site", split="column", clients=None)
+    preparation = plan.build(0).preparation
+    both = preparation.transform(pd.DataFrame({"code": ["12.0", "07", "<5"]}))
+    assert torch.equal(preparation.transform(pd.DataFrame({"code": [12.0, 7.0]})), both[:2])
+    assert both.sum(1).tolist() == [1, 1, 1]
+
+
 def test_a_column_flat_in_training_is_zero(tmp_path: Path) -> None:
     frame = pd.DataFrame({"x": [5.0] * 99 + [6.0], "z": np.arange(100) % 9, "label": np.arange(100) % 2})
     frame.to_csv(tmp_path / "f.csv", index=False)

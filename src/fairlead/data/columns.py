@@ -47,6 +47,7 @@ _LIKE_A_PERSON = re.compile(
     r"(?:[_\s.-]?(?:id|no|nr|num|number))?",
     re.IGNORECASE,
 )
+_A_PLAIN_NUMBER = re.compile(r"-?(?=.{1,15}$)\d+(?:\.\d+)?")  # longer ones lose digits as numbers
 _WITH_A_UNIT = re.compile(r"[+-]?\d[\d.,]*\s*([^\W\d_][^\d]*)")
 _A_NAME = re.compile(r"(?:.*[_\s.-])?(?:(?:first|last|given|middle|maiden)[_\s.-]?|sur|fore)names?", re.IGNORECASE)
 _MOSTLY = 0.9  # of a column's cells decide what it is
@@ -232,8 +233,19 @@ def _words(name: str, known: pd.Series, missing: int, why: str) -> Column:
 
 
 def as_keys(cells: pd.Series) -> pd.Series:
-    """Cells as they are compared: without case and surplus blanks, numbers as one would write them."""
-    return each(cells, lambda cell: " ".join(str(as_text(cell)).split()).casefold())
+    """Cells as they are compared: without case and surplus blanks, numbers as one would write them.
+
+    A file in which all cells are numbers has 12 where one with words among them has 12.0 or 012.
+
+    >>> as_keys(pd.Series(["12.0", " A  b", "012", "1.50", 12, "1.2.3"], dtype=object)).tolist()
+    ['12', 'a b', '12', '1.5', '12', '1.2.3']
+    """
+    return each(cells, _key)
+
+
+def _key(cell: object) -> str:
+    text = " ".join(str(as_text(cell)).split()).casefold()
+    return str(as_text(float(text))) if _A_PLAIN_NUMBER.fullmatch(text) else text
 
 
 def spellings(known: pd.Series) -> tuple[str, ...]:
