@@ -240,6 +240,20 @@ def test_how_a_date_is_read_is_said() -> None:
     assert read(19700102, 19700105) == ("dates, such as 19700102", [1, 4])
 
 
+def test_dates_far_away_and_the_year_9999() -> None:
+    ends = clean(pd.Series(["1970-01-11", "9999-12-31", "1500-01-01", None], dtype=object))
+    for cells in (ends, pd.to_datetime(ends).astype("datetime64[us]")):
+        found = find("end", cells)
+        assert (found.role, found.missing) == ("date", 2)
+        assert np.array_equal(code(found, cells), [10, np.nan, -171664, np.nan], equal_nan=True)
+    whole = pd.Series([19700111, 99991231, 19700112])
+    found = find("end", whole)
+    assert (found.role, found.missing) == ("date", 1)
+    assert np.array_equal(code(found, whole), [10, np.nan, 11], equal_nan=True)
+    old = clean(pd.Series(["02.01.0001", "31.12.9999"] + ["01.01.1700"] * 10, dtype=object))
+    assert "such as 02.01.0001 (0001-01-02)" in find("d", old).why
+
+
 def test_codes() -> None:
     dates = clean(pd.Series(["31.12.1970", "01.01.1970", None, "1970-01-11"], dtype=object))
     assert np.array_equal(code(find("d", dates), dates), [364, 0, np.nan, 10], equal_nan=True)
@@ -429,6 +443,11 @@ def test_several_labels(tmp_path: Path) -> None:
             "x,label\n" + "\n".join(f"{i % 7},{i if i % 9 else 'n.b.'}" for i in range(90)),
             {},
             "too many for classes; empty the 10 cells that are no numbers, such as 'n.b.'",
+        ),
+        (
+            "x,label\n" + "\n".join(f"{i % 7},{i}" for i in range(90)),
+            {"task": "classes"},
+            "90 rows, too many for classes",
         ),
         ("age,label\n1,1\n2,1\n3,\n", {}, "'label' is 1 in every row that has one"),
         ("age,label\n1,A\n2,b\n", {"positive": "XX"}, "positive 'XX' is no value of 'label'"),

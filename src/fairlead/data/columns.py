@@ -109,7 +109,7 @@ def _found(name: str, known: pd.Series, missing: int, owners: NDArray[Any] | Non
     if known.nunique() == 1 and not missing:
         return Column(name, "constant", missing, "left out", f"it is {as_text(known.iloc[0])} in every row")
     if known.dtype.kind == "M":
-        return _date(name, missing, "", "dates")
+        return _date(name, missing + int(_as_days(known, "").isna().sum()), "", "dates")
     if known.dtype.kind in "biuf":
         return _of_numbers(name, known, missing, owners)
     return _of_text(name, known, missing)
@@ -119,8 +119,10 @@ def _of_numbers(name: str, known: pd.Series, missing: int, owners: NDArray[Any] 
     values = known.to_numpy(np.float64)
     if ((values == 0) | (values == 1)).all():
         return _yes_no(name, missing, "it holds 0 and 1")
-    if ((values > 18_000_000) & (values < 21_000_000)).all() and _as_days(known, "").notna().all():
-        return _date(name, missing, "", f"dates, such as {as_text(known.iloc[0])}")
+    likely = ((values > 18_000_000) & (values < 21_000_000)) | (values == 99_991_231)
+    if likely.all() and _as_times(known, "").notna().all():
+        ends = int(_as_days(known, "").isna().sum())
+        return _date(name, missing + ends, "", f"dates, such as {as_text(known.iloc[0])}")
     found = _why_id(name, values, owners)
     return Column(name, "id", missing, "left out", found) if found else _number(name, missing, "numbers")
 
@@ -173,7 +175,7 @@ def _of_text(name: str, known: pd.Series, missing: int) -> Column:
         return replace(_number(name, missing, f"numbers in {unit}, such as {known.iloc[0]}"), form=unit)
     form = _date_form(known)
     if form is not None:
-        return _date(name, missing, form, _why_date(known, form))
+        return _date(name, missing + int(_as_days(known, form).isna().sum()), form, _why_date(known, form))
     if len(known) >= _MANY and (
         len(different) > _MOSTLY * len(known)
         or (_LIKE_AN_ID.fullmatch(name) and len(different) >= max(_MANY, len(known) / 20))
@@ -190,10 +192,12 @@ def _unit(keys: pd.Series) -> str:
     found = [_WITH_A_UNIT.fullmatch(key) for key in keys.unique()]
     units = {match[1] if match else "" for match in found}
     unit = units.pop() if len(units) == 1 else ""
+    if not unit:
+        return ""
     values = _without(keys, unit)
     # 1001a, 1002a, ... name something; a blank or a fraction says that the letters are a unit.
     measured = values.nunique() <= _MOSTLY * len(keys) or bool(keys.str.contains(r"\s|\d[.,]\d").any())
-    return unit if unit and measured and values.nunique() >= _MANY / 2 else ""
+    return unit if measured and values.nunique() >= _MANY / 2 else ""
 
 
 def _without(keys: pd.Series, unit: str) -> pd.Series:
@@ -271,7 +275,7 @@ def _date_form(known: pd.Series) -> str | None:
 
 def _fits(known: pd.Series, form: str) -> float:
     """The share of cells that are written so, or the ISO way."""
-    return float(_as_days(known, form).notna().mean())
+    return float(_as_times(known, form).notna().mean())
 
 
 def _why_date(known: pd.Series, form: str) -> str:
@@ -280,7 +284,7 @@ def _why_date(known: pd.Series, form: str) -> str:
         return f"dates, such as {as_text(known.iloc[0])}"
     days = _as_days(known, form)
     first = int(days.notna().argmax())
-    why = f"dates, such as {known.iloc[first]} ({pd.Timestamp(days.iloc[first], unit='D').date()})"
+    why = f"dates, such as {known.iloc[first]} ({np.datetime64(int(days.iloc[first] // 1), 'D')})"
     turned = form.replace("%d", "%%").replace("%m", "%d").replace("%%", "%m")
     if "%m" not in form or "." in form or _as_days(known, turned).notna().sum() < days.notna().sum():
         return why
@@ -288,12 +292,19 @@ def _why_date(known: pd.Series, form: str) -> str:
 
 
 def _as_days(cells: pd.Series, form: str) -> pd.Series:
-    """Dates as days since 1970, written in this form or the ISO way (20200131 too); what is no date is missing."""
+    """Dates as days since 1970; missing are what is no date, and the year 9999, by which registers write "no end"."""
+    times = _as_times(cells, form)
+    begin = pd.Timestamp("1970-01-01", tz="UTC").as_unit("us")
+    return (times.where(times.dt.year < 9999) - begin) / pd.Timedelta(days=1)
+
+
+def _as_times(cells: pd.Series, form: str) -> pd.Series:
+    """Cells that are dates, written in this form or the ISO way (20200131 too); what is no date is missing."""
     cells = each(cells, as_text) if cells.dtype.kind in "iuf" else cells
     times = pd.to_datetime(cells, format="ISO8601", errors="coerce", utc=True)
     if form:
         times = pd.to_datetime(cells, format=form, errors="coerce", utc=True).fillna(times)
-    return (times - pd.Timestamp(0, tz="UTC")) / pd.Timedelta(days=1)
+    return times.astype("datetime64[us, UTC]")  # nanoseconds end in 2262
 
 
 def code(column: Column, cells: pd.Series) -> Codes:

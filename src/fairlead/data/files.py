@@ -111,8 +111,13 @@ _KINDS = {
 }
 
 
-def _looks_like(start: bytes) -> str:
-    """What a file that cannot be read may be, by its first bytes."""
+def _looks_like(path: Path) -> str:
+    """What a file that cannot be read may be, by its first bytes; empty where these tell nothing, or cannot be read."""
+    try:
+        with path.open("rb") as file:
+            start = file.read(8)
+    except OSError:
+        return ""
     said = next((what for sign, what in _KINDS.items() if start.startswith(sign)), "")
     return f"; by its first bytes it is {said}" if said else ""
 
@@ -146,8 +151,7 @@ def _read(path: Path, wanted: Sequence[str]) -> pd.DataFrame:
         raise DataError(f"no file {path}; check the path") from error
     except (pa.ArrowException, OSError, BadZipFile, pd.errors.ParserError, csv.Error) as error:
         raise DataError(
-            f"{path.name} cannot be read: {(str(error).splitlines() or [type(error).__name__])[0]}"
-            + (_looks_like(path.read_bytes()[:8]) if path.is_file() else "")
+            f"{path.name} cannot be read: {(str(error).splitlines() or [type(error).__name__])[0]}" + _looks_like(path)
         ) from error
     frame.columns = [str(name).strip() for name in frame.columns]
     _check_twice(path.name, frame.columns)
@@ -202,10 +206,9 @@ def _named(file: str, cells: pd.DataFrame, wanted: Sequence[str]) -> pd.DataFram
 
 def _text(path: Path, wanted: Sequence[str]) -> tuple[pd.DataFrame, str, list[str]]:
     """A file of separated values, the separator, and what to know of it."""
-    bytes_ = path.read_bytes()
-    content = decode(gzip.decompress(bytes_) if path.name.lower().endswith(".gz") else bytes_)
+    content = decode(gzip.decompress(path.read_bytes()) if path.name.lower().endswith(".gz") else path.read_bytes())
     if "\0" in content[:1000]:
-        raise DataError(f"{path.name} cannot be read: it holds no text{_looks_like(bytes_)}")
+        raise DataError(f"{path.name} cannot be read: it holds no text{_looks_like(path)}")
     content = content.replace("\r\n", "\n").replace("\r", "\n")  # as old Macs ended a line
     require(bool(content.strip()), f"{path.name} has no rows")
     separator = find_separator(content)

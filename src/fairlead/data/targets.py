@@ -115,18 +115,16 @@ def _classes(label: str, cells: pd.Series, notes: list[str], agreed: Sequence[st
         y = code(Column(label, "words", 0, "", "", values=tuple(agreed)), cells).astype(np.int64)
         require(bool((y >= 0).all()), f"'{label}' has a value that is not among the agreed classes {', '.join(agreed)}")
         return Answers(torch.from_numpy(y), tuple(agreed), notes)
-    values = spellings(cells)
-    keys = as_keys(cells)
-    if (
-        len(values) > 2 and {*_PLAIN} & set(keys) and set(keys) <= {*YES, *NO}
-    ):  # owners write yes and no in their own ways
+    values, keys = spellings(cells), as_keys(cells)
+    # Owners write yes and no in their own ways.
+    if len(values) > 2 and {*_PLAIN} & set(keys) and set(keys) <= {*YES, *NO}:
         notes.append(f"'{label}' holds {', '.join(values)}, which count as no and yes")
         cells, values = keys.isin(YES).map({False: "no", True: "yes"}), ("no", "yes")
     most = max(MANY, len(cells) / 5)
     if len(values) > most:
         many = f"'{label}' has {len(values)} different values in {len(cells)} rows, too many for classes"
         odd = each(cells, as_text)[as_numbers(each(cells, as_text)).isna()]
-        if len(odd) < len(cells) / 2:
+        if 0 < len(odd) < len(cells) / 2:
             raise InputError(f"{many}; empty the {len(odd)} cells that are no numbers, such as '{odd.iloc[0]}'")
         raise InputError(f"{many}; use another label")
     require(len(values) > 1, f"'{label}' is {values[0]} in every row that has one; there is nothing to learn")
