@@ -184,6 +184,35 @@ def test_a_method_that_diverges_is_named(table: Path, tmp_path: Path) -> None:
         compared(table, tmp_path / "run", lr=1e30)
 
 
+@pytest.mark.parametrize("where", ["final", "part"])
+def test_a_final_training_that_diverges_is_made_again_with_a_smaller_step_size(
+    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """It has more rows than the trials that its step size was chosen by, or others."""
+    real, refused = assess.result, set[float]()
+
+    def result(job: run.Job, *given: Any, **named: Any) -> Any:
+        folder = job.folder.relative_to(tmp_path / "run").parts
+        if (
+            any(part.startswith(where) for part in folder)
+            and job.name == "fedavg"
+            and job.experiment.training.lr > 0.05
+        ):
+            refused.add(job.experiment.training.lr)
+            raise DivergedError("too large")
+        return real(job, *given, **named)
+
+    monkeypatch.setattr(assess, "result", result)
+    monkeypatch.setattr(beside, "cores", lambda: 1)
+    found = compared(table, tmp_path / "run", methods=["fedavg+guard" if where == "part" else "fedavg"])
+    assert refused
+    searches = found.summary["methods"]["fedavg"]["search"]
+    if where == "final":
+        assert all(search["lr"] <= 0.05 for search in searches)
+        assert any(None in search["tried"].values() for search in searches), "the page says which diverged"
+    assert all(score is not None for score in found.summary["findings"]["ways"][-2]["scores"])
+
+
 def test_folds_start_from_weights_of_their_own_but_draw_the_same_newcomers(table: Path, tmp_path: Path) -> None:
     """Folds from the same first weights would be lucky or unlucky together, and their differences would not show it."""
 

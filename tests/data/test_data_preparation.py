@@ -244,6 +244,7 @@ def test_a_number_among_words_is_the_same_in_a_file_of_numbers(tmp_path: Path) -
     (tmp_path / "t.csv").write_text("site,code,label\n" + "\n".join(rows) + "\n")
     plan = Scenario(data=str(tmp_path / "t.csv"), column="site", split="column", clients=None)
     preparation = plan.build(0).preparation
+    assert isinstance(preparation, Preparation)
     both = preparation.transform(pd.DataFrame({"code": ["12.0", "07", "<5"]}))
     assert torch.equal(preparation.transform(pd.DataFrame({"code": [12.0, 7.0]})), both[:2])
     assert both.sum(1).tolist() == [1, 1, 1]

@@ -194,7 +194,9 @@ def test_a_site_that_changes_how_many_rows_it_has_is_named(
         def ask(questions: dict[int, Question], patient: bool = False) -> Mapping[int, bytes | str]:
             came = dict(post(questions, patient))
             if post.asked[-1][0] == "ask":
-                reply = unpack_reply(came[1])
+                said = came[1]
+                assert isinstance(said, bytes)
+                reply = unpack_reply(said)
                 if reply.ask.what == "greet" and reply.ask.run.startswith(run):
                     rows = {n: torch.full_like(x, count) if n == "samples.train" else x for n, x in reply.rows.items()}
                     came[1] = pack_reply(reply._replace(rows=rows))
@@ -221,7 +223,9 @@ def test_a_site_whose_scores_are_never_finite_does_not_stop_the_search(
     def ask(questions: dict[int, Question], patient: bool = False) -> Mapping[int, bytes | str]:
         came = dict(post(questions, patient))
         if post.asked[-1][0] == "ask" and 1 in came:
-            reply = unpack_reply(came[1])
+            said = came[1]
+            assert isinstance(said, bytes)
+            reply = unpack_reply(said)
             rows = {n: x * value if n == "loss" else x for n, x in reply.rows.items()}
             came[1] = pack_reply(reply._replace(rows=rows))
         return came

@@ -19,7 +19,7 @@ from fairlead.comparison.bench import Bench, Fold, inside
 from fairlead.comparison.decisions import Voice, in_parts
 from fairlead.comparison.findings import Findings
 from fairlead.comparison.tools import folder_of, tools
-from fairlead.core import Federation, NeedsValidationError, Split
+from fairlead.core import DivergedError, Federation, NeedsValidationError, Split
 from fairlead.effort import Choice
 from fairlead.methods.voices import HALVES
 from fairlead.metrics import Metric
@@ -55,7 +55,7 @@ def train_on_all_rows(
             continue
         try:
             done[name] = made("all", name, federation)
-        except NeedsValidationError:
+        except (NeedsValidationError, DivergedError):  # the models of the folds are there
             continue
     return done
 

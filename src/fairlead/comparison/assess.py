@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -70,10 +71,21 @@ class Trained(NamedTuple):
 
 
 def trained(bench: Bench, name: str, fold: Fold, repeats: int, place: str = "") -> Trained:
-    """Choose on validation rows, then train the final models."""
-    place = place or f"fold{fold.number}"
-    chosen_in, choice = chosen(bench, name, fold, place)
+    """Choose on validation rows, then train the final models.
 
+    Where one diverges, with its other rows or seed, all of them have the best of the smaller step sizes.
+    """
+    place = place or f"fold{fold.number}"
+    below = math.inf
+    while True:
+        chosen_in, choice = chosen(bench, name, fold, place, below)
+        try:
+            return _final(bench, name, fold, repeats, place, chosen_in, choice)
+        except DivergedError:
+            below = choice.lr
+
+
+def _final(bench: Bench, name: str, fold: Fold, repeats: int, place: str, chosen_in: Job, choice: Choice) -> Trained:
     def final(repeat: int, federation: Federation) -> Job:
         job = decided(bench.job(f"{place}/final{repeat}", name, federation, bench.seed_in(fold, repeat)), choice)
         result(job, None, bench.tell(name, choice.round))
@@ -87,9 +99,9 @@ def trained(bench: Bench, name: str, fold: Fold, repeats: int, place: str = "") 
     return Trained(choice, chosen_in, [first, *(final(r, rows) for r in range(1, repeats))], refitted)
 
 
-def chosen(bench: Bench, name: str, fold: Fold, place: str) -> tuple[Job, Choice]:
-    """The run that was best on validation rows, and its step size and number of rounds."""
-    return tune(bench, bench.job(f"{place}/choose", name, fold.chooses, bench.seed_in(fold)))
+def chosen(bench: Bench, name: str, fold: Fold, place: str, below: float = math.inf) -> tuple[Job, Choice]:
+    """The run that was best on validation rows, and its step size, of those `below`, and number of rounds."""
+    return tune(bench, bench.job(f"{place}/choose", name, fold.chooses, bench.seed_in(fold)), below)
 
 
 def weighed(bench: Bench, name: str, fold: Fold, done: Mapping[str, Trained], metric: Metric) -> Trained:
@@ -117,10 +129,14 @@ def weighed(bench: Bench, name: str, fold: Fold, done: Mapping[str, Trained], me
 
 def without(bench: Bench, fold: Fold, voice: str, one: Trained, part: LeftOut) -> Job:
     """A method trained again without a part of the rows, with what it had chosen."""
-    rows = bench.parts(fold, part, not one.refitted)[part.which]
-    job = decided(bench.job(f"fold{fold.number}/{part.name}", voice, rows, bench.seed_in(fold)), one.choice)
-    result(job, None, bench.tell(voice, one.choice.round))
-    return job
+    rows, choice = bench.parts(fold, part, not one.refitted)[part.which], one.choice
+    while True:
+        job = decided(bench.job(f"fold{fold.number}/{part.name}", voice, rows, bench.seed_in(fold)), choice)
+        try:
+            result(job, None, bench.tell(voice, choice.round))
+            return job
+        except DivergedError:
+            choice = chosen(bench, voice, fold, f"fold{fold.number}", choice.lr)[1]
 
 
 def _heard(bench: Bench, fold: Fold, how: Decision, done: Mapping[str, Trained], metric: Metric) -> Collection[str]:
@@ -143,9 +159,12 @@ def voted(bench: Bench, name: str, place: str, federation: Federation, voices: S
     return job
 
 
-def tune(bench: Bench, job: Job) -> tuple[Job, Choice]:
-    """Search for a method's step size and rounds; every step size has a run folder of its own."""
-    effort = bench.effort
+def tune(bench: Bench, job: Job, below: float = math.inf) -> tuple[Job, Choice]:
+    """Search for a method's step size and rounds; every step size has a run folder of its own.
+
+    One that is not `below` is taken to diverge.
+    """
+    effort, key = bench.effort, (job.folder, below)
 
     def trial(lr: float, rounds: int) -> Job:
         folder = job.folder / f"lr{lr:.3g}"
@@ -162,6 +181,8 @@ def tune(bench: Bench, job: Job) -> tuple[Job, Choice]:
         return dataclasses.replace(job, folder=folder, experiment=e)
 
     def run(lr: float, rounds: int) -> Curve:
+        if lr >= below:
+            raise DivergedError(f"step size {lr:.3g} diverged with other rows or another seed")
         one = trial(lr, rounds)
         with quiet():
             result(one, None, bench.tell(job.name, effort.rounds), extend=True)
@@ -169,12 +190,12 @@ def tune(bench: Bench, job: Job) -> tuple[Job, Choice]:
         return Curve(list(found), list(found.values()), stopped=max(found) < rounds)
 
     # Every final training begins with it: made or read once, it is not read again.
-    if job.folder not in bench._choices:
+    if key not in bench._choices:
         try:
-            bench._choices[job.folder] = search(run, effort)
+            bench._choices[key] = search(run, effort)
         except DivergedError as error:
             raise DivergedError(f"{job.name}: {error}; give a smaller one with --lr") from error
-    choice = bench._choices[job.folder]
+    choice = bench._choices[key]
     return trial(choice.lr, choice.round), choice
 
 

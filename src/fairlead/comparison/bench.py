@@ -46,7 +46,8 @@ class Bench:
     _materials: dict[int, Material] = field(default_factory=dict, repr=False)  # by the id of their federation
     _methods: dict[str, str] = field(default_factory=dict, repr=False)  # fingerprints by name
     _parts: dict[tuple[int, bool, int, bool], list[Federation]] = field(default_factory=dict, repr=False)
-    _choices: dict[Path, Choice] = field(default_factory=dict, repr=False)  # by the folder of a method's trials
+    # By the folder of a method's trials, and what the step size is below.
+    _choices: dict[tuple[Path, float], Choice] = field(default_factory=dict, repr=False)
 
     def material(self, federation: Federation) -> Material:
         """What all runs on these rows share; a federation is looked at once, however many runs it is for."""
