@@ -134,7 +134,7 @@ def test_several_methods_and_owners_in_one_sentence(methods: list[str], actions:
 
 def test_what_other_methods_say_stands_in_the_owners_reason() -> None:
     assert advice_of("=", "?").owners[0].why.endswith("No difference found: m0.")
-    assert advice_of("=", "=", "?").owners[0].why.endswith("Too few rows to tell: m2.")
+    assert advice_of("=", "=", "?").owners[0].why.endswith("Too few rows or runs to tell: m2.")
 
 
 def test_a_method_that_looks_better_by_itself_is_not_called_no_difference() -> None:
@@ -297,7 +297,7 @@ def test_owners_with_too_few_rows_are_named_and_no_absurd_loss_is_told() -> None
     judged = judge([owner("a", 0.15), owner("b", 0.0), owner("c", 0.0, n=6)], metric("accuracy"))
     told = recommend({"m": judged}).federation.why
     assert "1 of 3 owners is better off than alone and none was found worse off" in told
-    assert "Too few rows to tell: c." in told
+    assert "Too few rows or runs to tell: c." in told
     assert "is not ruled out (b)." in told
     assert "100.0 points" not in told
 

@@ -187,7 +187,7 @@ def test_where_one_test_part_is_too_small_folds_are_proposed() -> None:
     assert not any("--folds" in line for line in verdict_lines(one))
     verdicts[6]["verdict"] = "too few rows to tell"
     (said,) = [line for line in verdict_lines(one) if "--folds" in line]
-    assert said.startswith("Most owners have too few test rows to tell (6 to 200 of them).")
+    assert said.startswith("Most owners have too few test rows (6 to 200 of them)")
     one["settings"]["folds"] = 5
     assert not any("--folds" in line for line in verdict_lines(one))
     one["settings"]["folds"], one["scenario"]["pool"] = 1, "train"

@@ -222,7 +222,7 @@ def _undecided(owner: str, found: dict[str, _Judged]) -> OwnerAdvice:
         return OwnerAdvice(owner, "cannot tell", None, None, told + avoid)
     if len(alike) > len(few):
         told = _no_difference({m: rest[m] for m in alike})
-        told += f" Too few rows to tell: {', '.join(few)}." if few else ""
+        told += f" Too few rows or runs to tell: {', '.join(few)}." if few else ""
         return OwnerAdvice(owner, "makes no difference", None, None, told + avoid)
     nearest = min(few, key=lambda m: rest[m].verdict.more_rows or math.inf)
     verdict = rest[nearest].verdict
@@ -365,7 +365,7 @@ def _safe_sentence(one: _Effects) -> str:
         loss, who = amount(unit, -_lower(riskiest)), told_owner(riskiest.verdict.owner)
         text += f" A loss of up to {loss} is not ruled out ({who})."
     if unsure:
-        text += f" Too few rows to tell: {_named(unsure)}."
+        text += f" Too few rows or runs to tell: {_named(unsure)}."
     return text
 
 

@@ -464,8 +464,8 @@ def more_tested(summary: Summary) -> list[str]:
     tested = [client["n_test"] for client in summary["methods"][summary["control"]]["clients"]]
     span = f"{min(tested):,}" if min(tested) == max(tested) else f"{min(tested):,} to {max(tested):,}"
     return [
-        f"Most owners have too few test rows to tell ({span} of them). --folds 5 tests every row of theirs once, and "
-        "takes a few times as long."
+        f"Most owners have too few test rows ({span} of them), or one training is too few, to tell. --folds 5 tests "
+        "every row of theirs once, measures the luck of training, and takes a few times as long."
     ]
 
 
