@@ -244,6 +244,20 @@ def test_owners_who_are_lucky_together_tell_less_of_training_luck() -> None:
     assert shared.training_spread**0.5 / shared.training > 1.5 * alone.training_spread**0.5 / alone.training
 
 
+def test_a_control_whose_rows_score_nothing_changes_no_verdict_when_it_is_swapped() -> None:
+    """Three rows whose differences are the same in all runs, up to rounding, tell nothing of luck either way."""
+    rng = np.random.default_rng(2)
+    y = np.array([1.0, 2, 3])
+    nothing = [PairedRun(np.arange(3), y, y + 0.1 * (s + 1), y, s) for s in range(3)]
+    others = [
+        OwnerPairs(str(k), [PairedRun(np.arange(20), y, y + a, y + b, s) for s, (a, b) in enumerate(noise)])
+        for k, (y, noise) in enumerate((rng.normal(size=20), rng.normal(size=(3, 2, 20))) for _ in range(4))
+    ]
+    owners = [OwnerPairs("nothing", nothing), *others]
+    there, back = judge(owners, metric("mae")), judge([mirrored(o) for o in owners], metric("mae"))
+    assert [v.p for v in there] == pytest.approx([v.p for v in back])
+
+
 def test_more_rows_that_would_tell_are_about_right() -> None:
     """With so many rows a difference of that size is found at least four times in five, and not much more often."""
     rng = np.random.default_rng(0)

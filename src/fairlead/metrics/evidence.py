@@ -290,29 +290,26 @@ class Ratio:
 def independence(gains: Floats) -> float:
     """How many owners' worth of runs there are for each owner: 1, or less where owners are lucky together.
 
-    `gains` (owners, repeats, folds) are in standard deviations of each owner's row luck. Owners who share a model gain
-    or lose in the same runs, so that K owners say no more of the size of training luck than K / (1 + (K - 1) ρ²) that
-    train alone do. ρ² is the mean square of the covariance of two owners as a share of the product of their variances,
-    both without the bias that few runs give them. Two runs show no correlation: then it is 1.
+    `gains` are those of the runs, (owners, repeats, folds). Owners who share a model gain or lose in the same runs, so
+    that K owners say no more of the size of training luck than K / (1 + (K - 1) ρ²) who train alone. ρ² is the mean
+    square of two owners' correlation, without the bias that few runs give it: with ν degrees of freedom it is seen as
+    (1 / ν + (1 + 1 / ν) ρ²) / (1 + 2 ρ² / ν). Two runs show no correlation: then the answer is 1.
 
     >>> luck = np.random.default_rng(0).normal(size=(40, 1, 5))
-    >>> independence(luck) > 0.5, independence(np.ones((40, 1, 1)) * luck[:1]) < 0.05
-    (True, True)
+    >>> independence(luck) > 0.5, round(independence(np.ones((40, 1, 1)) * luck[:1]), 3)
+    (True, 0.025)
     """
-    owners, repeats, folds = gains.shape
+    _, repeats, folds = gains.shape
     axis, freedom = (2, repeats * (folds - 1)) if folds > 1 else (1, repeats - 1)
+    off = (gains - gains.mean(axis, keepdims=True)).reshape(len(gains), repeats * folds)
+    length = np.sqrt((off**2).sum(1))
+    off = off[length > 0] / length[length > 0, None]
+    owners = len(off)
     if owners < 2 or freedom < 2:
         return 1.0
-    off = (gains - gains.mean(axis, keepdims=True)).reshape(owners, -1)
-    covariance = off @ off.T / freedom
-    own: Floats = covariance.diagonal()
-    square = float((covariance**2).sum() - (own**2).sum())
-    product = float(own.sum() ** 2 - (own**2).sum())
-    # What they are expected to be, from the true square and product: Isserlis' theorem.
-    expected = np.array([[1 + 1 / freedom, 1 / freedom], [2 / freedom, 1]])
-    square, product = np.linalg.solve(expected, [square, product])
-    alike = min(max(float(square / product), 0.0), 1.0) if product > 0 else 1.0
-    return float(1 / (1 + (owners - 1) * alike))
+    seen = (float(((off @ off.T) ** 2).sum()) - owners) / (owners * (owners - 1))
+    alike = float((seen - 1 / freedom) / (1 + 1 / freedom - 2 * seen / freedom))
+    return 1 / (1 + (owners - 1) * min(max(alike, 0.0), 1.0))
 
 
 def training_shares(ratios: list[list[Ratio]], independent: float = 1.0) -> tuple[Floats, Floats]:

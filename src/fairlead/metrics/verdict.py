@@ -202,7 +202,7 @@ def _table(pairs: OwnerPairs, metric: Metric) -> _Table | str:
         rows.append(difference)
         folds.append(fold)
         scores.append([float(p.rows.mean()) for p in parts])
-        weight, scale = parts[0].weight, scale + float(np.abs(parts[1].rows).mean()) / len(repeats)
+        weight, scale = parts[0].weight, scale + float(np.mean([np.abs(p.rows) for p in parts[:2]])) / len(repeats)
     means = np.mean(scores, axis=0)
     return _Table(np.array(rows), np.array(folds), weight, (means[0], means[1], means[2]), scale, groups is not None)
 
@@ -254,7 +254,7 @@ def _evidence(tables: dict[str, _Table], twins: dict[str, _Table], metric: Metri
     own = [_ratio(t) for t in tables.values()]
     paired = [_twin_ratio(twins[name]) if name in twins else None for name in tables]
     ratios = [[r[0] for r in both if r and r[0]] for both in zip(own, paired, strict=True)]
-    share, doubt = training_shares(ratios, independence(_lucks(list(tables.values()), own)))
+    share, doubt = training_shares(ratios, independence(_together(list(tables.values()), own)))
     found = []
     for k, t in enumerate(tables.values()):
         n, mean = t.rows.shape[1], t.rows.mean(0)
@@ -280,11 +280,11 @@ def _evidence(tables: dict[str, _Table], twins: dict[str, _Table], metric: Metri
     return found
 
 
-def _lucks(tables: Sequence[_Table], own: Sequence[_Runs | None]) -> Floats:
-    """The gains of the runs, in standard deviations of row luck, of the owners that were in every run."""
-    known = [(np.array(_run_gains(t)), r) for t, r in zip(tables, own, strict=True) if r]
-    most = max((gains.shape for gains, _ in known), default=(1, 1))
-    found = [gains * math.sqrt(f.rows / spread) for gains, (f, spread) in known if f and gains.shape == most]
+def _together(tables: Sequence[_Table], own: Sequence[_Runs | None]) -> Floats:
+    """The gains of the runs, of the owners that were in every run and whose runs tell of luck."""
+    known = [np.array(_run_gains(t)) for t, r in zip(tables, own, strict=True) if r and r[0]]
+    most = max((gains.shape for gains in known), default=(1, 1))
+    found = [gains for gains in known if gains.shape == most]
     return np.array(found, dtype=np.float64).reshape(len(found), *most)
 
 
