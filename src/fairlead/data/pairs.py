@@ -45,6 +45,7 @@ def find_pair(x: Codes, y: Codes) -> Pair | None:
 
 def _sum(x: Codes, y: Codes) -> tuple[int, int] | None:
     """The pair of columns of which `y` is a weighted sum."""
+    y = y / max(float(np.abs(y).max(initial=0.0)), 1e-300)  # squares of large numbers would overflow
     share = _shares(x, y) if len(y) >= _ENOUGH else np.zeros((0, 0))
     for place in np.argsort(-share, axis=None)[:_LOOKS].tolist():
         i, j = divmod(place, len(share))
