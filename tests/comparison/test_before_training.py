@@ -15,6 +15,7 @@ import torch
 import fairlead
 from fairlead.cli import main
 from fairlead.comparison.compare import FOLDS, usual_folds
+from fairlead.core import InputError
 from fairlead.runs.summary import read_summary
 from fairlead.settings import check, resolve
 
@@ -185,3 +186,10 @@ def test_every_row_of_a_small_table_is_tested(tmp_path: Path, rows: int, more: d
     frame.to_csv(tmp_path / "many.csv", index=False)
     experiment = resolve(check({"data": tmp_path / "many.csv", "column": "site"} | more))
     assert usual_folds(experiment, experiment.scenario.load()) == folds
+
+
+def test_owners_who_all_have_a_single_row_are_refused_by_the_column_that_names_them(tmp_path: Path) -> None:
+    rows = [f"o{i},{i * i},{i % 2}" for i in range(40)]
+    (tmp_path / "one.csv").write_text("\n".join(["who,x,y", *rows]), encoding="utf-8")
+    with pytest.raises(InputError, match=r"no owner has 3 rows, .* check that 'who' is the column that says whose"):
+        fairlead.compare(["fedavg"], data=str(tmp_path / "one.csv"), label="y", column="who", out=tmp_path / "run")

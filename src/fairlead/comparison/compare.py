@@ -48,6 +48,7 @@ from fairlead.core import Federation, InputError, Layout, Method, RunError, chec
 from fairlead.core.files import clear_partial, private_folder
 from fairlead.core.targets import KINDS
 from fairlead.data import Preparation, Source, survey
+from fairlead.data.folds import FEWEST
 from fairlead.metrics import Metric, default_metric, metric
 from fairlead.metrics.measures import Target
 from fairlead.prediction.predict import BALANCED, Predictor, RawRows, choose_run, load_run
@@ -401,6 +402,12 @@ def _assessed(
     experiment, seed = asked.experiment, asked.seeds[0]
     folds = folds_of(experiment, source, seed)
     first = folds[0].chooses
+    owner = experiment.scenario.column
+    require(
+        bool(first.validation.sizes.any()),
+        f"no owner has {FEWEST} rows, the least to train, choose and test with; "
+        + (f"check that '{owner}' is the column that says whose a row is" if owner else "give owners more rows"),
+    )
     _check_targets(entries, experiment, first)
     chosen, why = metric_of(asked, first)
     material = Material(experiment, first, asked.factory)
