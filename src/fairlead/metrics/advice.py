@@ -218,7 +218,8 @@ def _undecided(owner: str, found: dict[str, _Judged]) -> OwnerAdvice:
     said = {v: [m for m, j in rest.items() if j.verdict.verdict == v] for v in (BETTER, NO_DIFFERENCE, TOO_FEW)}
     looks, alike, few = said.values()
     if looks:
-        told = f"Cannot tell: {', '.join(looks)} by itself looks better, but not once all methods count."
+        look = "by itself looks" if len(looks) == 1 else "each by itself look"
+        told = f"Cannot tell: {', '.join(looks)} {look} better, but not once all methods count."
         return OwnerAdvice(owner, "cannot tell", None, None, told + avoid)
     if len(alike) > len(few):
         told = _no_difference({m: rest[m] for m in alike})
