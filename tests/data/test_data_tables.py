@@ -260,7 +260,7 @@ def test_codes() -> None:
     words = clean(pd.Series(["b", "a", "B ", None, "b"], dtype=object))
     found = find("w", words)
     assert found.values == ("a", "b")
-    assert found.why == "words; spellings that differ in case or blanks alone count as the same (1 more)"
+    assert found.why == "words; spellings that differ in case, blanks or zeros alone count as the same (1 more)"
     assert np.array_equal(code(found, words), [1, 0, 1, np.nan, 1], equal_nan=True)
     assert code(found, pd.Series(["c", "A"])).tolist() == [-1, 0]
     mostly = clean(pd.Series([*map(str, range(100, 130)), "unknown", ">90"], dtype=object))

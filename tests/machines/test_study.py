@@ -564,7 +564,7 @@ def test_a_second_coordinator_is_told_so_and_others_cannot_read_the_folder(data:
     said: list[str] = []
 
     def second(run: str, round: int, of: int) -> None:
-        with pytest.raises(RunError, match=f"another coordinator is at work on {out}") as error:
+        with pytest.raises(RunError, match=f"another process is at work on {out}") as error:
             conduct(study, post, out)
         said.append(str(error.value))
 

@@ -17,9 +17,8 @@ from typer.testing import CliRunner
 
 import fairlead
 from fairlead.cli import app
-from fairlead.comparison.compare import LOCK
 from fairlead.core import RunError
-from fairlead.core.files import atomically
+from fairlead.core.files import LOCK, atomically
 from fairlead.runs import files
 from fairlead.runs.checkpoint import load_snapshot
 

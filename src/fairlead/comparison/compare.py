@@ -11,14 +11,12 @@ import dataclasses
 import shutil
 import tempfile
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, cast
 
 import pandas as pd
-from filelock import FileLock, Timeout
 from torch import nn
 
 from fairlead.catalogue import Entry, decision
@@ -45,7 +43,7 @@ from fairlead.comparison.findings import Findings, Kind, Way, find
 from fairlead.comparison.remarks import remarks
 from fairlead.comparison.summarise import summarise_all
 from fairlead.core import Federation, InputError, Layout, Method, RunError, check_targets, require
-from fairlead.core.files import clear_partial, private_folder
+from fairlead.core.files import alone_in, clear_partial
 from fairlead.core.targets import KINDS
 from fairlead.data import Preparation, Source, survey
 from fairlead.data.folds import FEWEST
@@ -225,6 +223,7 @@ def _compare(
     if out is None:
         return _compare_for_now(asked, progress)
     with alone_in(out):
+        clear_partial(out)
         return _compare_here(asked, out, progress, old)
 
 
@@ -331,35 +330,6 @@ def _decided(
         if how is not None
         for seed in seeds
     }
-
-
-LOCK = ".lock"
-
-
-@contextmanager
-def alone_in(folder: Path) -> Iterator[None]:
-    """Keep other processes out of a comparison's folder; a folder that stays empty is not left behind."""
-    missing = next((f for f in reversed([folder, *folder.parents]) if not f.exists()), None)
-    lock = FileLock(private_folder(folder) / LOCK, timeout=0)
-    try:
-        lock.acquire()
-    except Timeout as error:
-        raise RunError(
-            f"another process is at work on {folder}; wait until it has ended, or choose another --out"
-        ) from error
-    except OSError as error:
-        raise RunError(f"{folder} cannot be written to ({error.strerror or error}); choose another --out") from error
-    try:
-        clear_partial(folder)
-        yield
-    finally:
-        # While the lock is held: another process may be waiting to be the next.
-        if missing is not None and [path.name for path in folder.iterdir()] == [LOCK]:
-            with suppress(OSError):  # somebody may have put a file there just now
-                (folder / LOCK).unlink()
-                for path in [folder, *folder.parents][: len(folder.parts) - len(missing.parts) + 1]:
-                    path.rmdir()
-        lock.release()
 
 
 def _compare_for_now(asked: Asked, progress: Progress | None) -> Comparison:

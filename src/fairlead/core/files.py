@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from filelock import FileLock, Timeout
 from safetensors import SafetensorError
 
 from fairlead.core.errors import RunError
 
 PARTIAL = ".partial"  # how the name of a file ends that is being written
+LOCK = ".lock"
 
 
 def private_folder(folder: Path) -> Path:
@@ -43,6 +46,31 @@ def atomically(path: Path, write: Callable[[Path], object], *, flush: bool = Tru
         raise RunError(f"{path} cannot be written ({_reason(error)}); {ELSEWHERE}") from error
     finally:
         _remove(temporary)
+
+
+@contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """Keep other processes out of a run's folder; a folder that stays empty is not left behind."""
+    missing = next((f for f in reversed([folder, *folder.parents]) if not f.exists()), None)
+    lock = FileLock(private_folder(folder) / LOCK, timeout=0)
+    try:
+        lock.acquire()
+    except Timeout as error:
+        raise RunError(
+            f"another process is at work on {folder}; wait until it has ended, or choose another folder"
+        ) from error
+    except OSError as error:
+        raise RunError(f"{folder} cannot be written to ({error.strerror or error}); choose another --out") from error
+    try:
+        yield
+    finally:
+        # While the lock is held: another process may be waiting to be the next.
+        if missing is not None and [path.name for path in folder.iterdir()] == [LOCK]:
+            with suppress(OSError):  # somebody may have put a file there just now
+                (folder / LOCK).unlink()
+                for path in [folder, *folder.parents][: len(folder.parts) - len(missing.parts) + 1]:
+                    path.rmdir()
+        lock.release()
 
 
 def write_text(path: Path, text: str) -> None:

@@ -230,7 +230,7 @@ def _words(name: str, known: pd.Series, missing: int, why: str) -> Column:
     """Categories; spellings that differ in case and blanks alone are one, called by the most common spelling."""
     values = spellings(known)
     merged = each(known, as_text).nunique() - len(values)
-    why += f"; spellings that differ in case or blanks alone count as the same ({merged} more)" if merged else ""
+    why += f"; spellings that differ in case, blanks or zeros alone count as the same ({merged} more)" if merged else ""
     done = f"one of {len(values)} categories" if len(values) > 1 else "this word or none"
     done += f"; only the {MOST} most common are told apart" if len(values) > MOST else ""
     return Column(name, "words", missing, done, why, kept=True, values=values)

@@ -12,8 +12,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -21,7 +20,6 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import torch
-from filelock import FileLock, Timeout
 from pydantic import TypeAdapter, ValidationError
 
 from fairlead.clients import Remote, placed
@@ -30,9 +28,9 @@ from fairlead.clients.remote import MOST_SAMPLES
 from fairlead.clients.wire import Ask
 from fairlead.comparison.assess import quiet
 from fairlead.comparison.decisions import Answers, in_order
-from fairlead.core import DivergedError, EngineError, Federation, RunError, Split, check_targets
+from fairlead.core import DivergedError, EngineError, Federation, Split, check_targets
 from fairlead.core.errors import quoted
-from fairlead.core.files import private_folder
+from fairlead.core.files import alone_in
 from fairlead.core.task import SplitName
 from fairlead.data.agreement import Agreed, Look, agree, lacking
 from fairlead.data.preparation import Preparation, Told
@@ -74,24 +72,6 @@ def conduct(study: Study, post: Post, out: Path, progress: Progress | None = Non
     """Agree, train every method and the control, and let each site judge for itself; the results, as written."""
     with alone_in(out):
         return _conduct(study, post, out, progress)
-
-
-@contextmanager
-def alone_in(out: Path) -> Iterator[None]:
-    """Keep other coordinators out of a study's folder, and other people of this machine."""
-    lock = FileLock(private_folder(out) / ".lock", timeout=0)
-    try:
-        lock.acquire()
-    except Timeout as error:
-        raise RunError(
-            f"another coordinator is at work on {out}; wait until it has ended, or choose another folder"
-        ) from error
-    except OSError as error:
-        raise RunError(f"{out} cannot be written to ({error.strerror or error}); choose another folder") from error
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 def _conduct(study: Study, post: Post, out: Path, progress: Progress | None) -> dict[str, Any]:
